@@ -1,0 +1,56 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`. Each makes the venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint format bench crds lock services clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+demo: $(STAMP) ## Run the whole loop in an embedded cluster: two simulated days in about a minute
+	$(BIN)/vpa-ippr demo
+
+test: $(STAMP) services ## Run all tests; real services are installed where apt is to be had
+	$(PYTEST) --cov --cov-report=term --cov-report=xml
+
+test-fast: $(STAMP) ## Run the tests that start no service, in under a minute
+	$(PYTEST) -q -m "not integration"
+
+lint: $(STAMP) ## Check style, types, imports between rooms and dependencies
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+
+format: $(STAMP) ## Rewrite the code in the project's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## Measure the hot paths
+	$(BIN)/python -m bench
+
+crds: $(STAMP) ## Write config/crd from the code
+	$(BIN)/python -m vpa_ippr.api.crd config/crd
+
+lock: ## Pin every dependency at its newest allowed version
+	$(PYTHON) -m venv $(VENV)/lock
+	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(VENV)/lock/bin/pip freeze --exclude-editable > requirements.lock
+
+services: ## Install the real services that tests use (Prometheus), where apt is to be had
+	@scripts/install-services
+
+clean: ## Remove everything that was made
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-output

@@ -1,0 +1,1 @@
+"""Kubernetes I/O. May import api."""
