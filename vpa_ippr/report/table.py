@@ -1,0 +1,94 @@
+"""The report for a terminal: fits its width, colours only where a person looks at it, plain text when piped."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vpa_ippr.api.timestamps import format_time
+from vpa_ippr.report.model import Report, Row, Severity
+from vpa_ippr.report.units import change_text, cpu_text, memory_text
+
+_STYLES = {
+    Severity.CRITICAL: "bold red",
+    Severity.WARNING: "yellow",
+    Severity.OK: "cyan",
+    Severity.GOOD: "green",
+    Severity.UNKNOWN: "dim",
+}
+_PIPED_WIDTH = 160
+
+
+def render_table(report: Report, *, width: int | None = None, colour: bool = False) -> str:
+    """The table and a few lines below it; ``width`` None means no terminal."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width or _PIPED_WIDTH, force_terminal=colour, no_color=not colour, color_system="standard" if colour else None,
+        highlight=False, legacy_windows=False,
+    )  # fmt: skip
+    console.print(_table(report))
+    for line in _footer(report):
+        console.print(Text(line), soft_wrap=True)
+    return out.getvalue()
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    for name in ("NAMESPACE", "WORKLOAD", "CONTAINER"):
+        table.add_column(name, overflow="fold")
+    table.add_column("PODS", justify="right", no_wrap=True)
+    for name in ("CPU REQUEST", "CPU LIMIT", "MEMORY REQUEST", "MEMORY LIMIT"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("CONFIDENCE", justify="right", no_wrap=True)
+    table.add_column("SEVERITY", no_wrap=True)
+    for row in report.rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: Row) -> list[Text]:
+    advice = row.advice
+    requests = row.current.resources.requests if row.current else None
+    limits = row.current.resources.limits if row.current else None
+    cpu, memory = (requests.cpu_millicores, requests.memory_bytes) if requests else (None, None)
+    confidence = "-" if advice.confidence is None else f"{min(advice.confidence, 9.99):.2f}"
+    return [
+        Text(advice.workload.namespace),
+        Text(f"{advice.workload.kind}/{advice.workload.name}"),
+        Text(advice.container),
+        Text(str(row.current.replicas) if row.current else "-"),
+        _step(cpu_text(cpu), cpu_text(advice.target.cpu_millicores), change_text(cpu, advice.target.cpu_millicores)),
+        Text(cpu_text(limits.cpu_millicores if limits else None)),
+        _step(memory_text(memory), memory_text(advice.target.memory_bytes), change_text(memory, advice.target.memory_bytes)),
+        Text(memory_text(limits.memory_bytes if limits else None)),
+        Text(confidence),
+        Text(row.severity.value, style=_STYLES[row.severity]),
+    ]
+
+
+def _step(current: str, target: str, change: str) -> Text:
+    if current == target:
+        return Text(target)
+    text = Text(f"{current} → {target}")
+    return text.append(f" {change}", style="dim") if change else text
+
+
+def _footer(report: Report) -> list[str]:
+    totals = report.totals
+    lines = [
+        "",
+        f"{totals.containers} containers at {format_time(report.as_of)} from {report.source}, profile {report.profile}",
+    ]
+    if totals.requested.cpu_millicores or totals.requested.memory_bytes:
+        cpu, memory = totals.requested.cpu_millicores, totals.requested.memory_bytes
+        to_cpu, to_memory = totals.recommended.cpu_millicores, totals.recommended.memory_bytes
+        lines.append(
+            f"requested {cpu_text(cpu)} CPU and {memory_text(memory)}, recommended {cpu_text(to_cpu)} CPU "
+            f"({change_text(cpu, to_cpu) or 'no change'}) and {memory_text(to_memory)} ({change_text(memory, to_memory) or 'no change'})"
+        )
+    lines += [f"note: {finding.subject}: {finding.message} ({finding.reason})" for finding in report.findings]
+    lines += [f"failed: {failure.subject}: {failure.message} ({failure.reason})" for failure in report.failures]
+    return lines
