@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vpa_ippr.report.chart import Line, Mark, draw_chart, thin
+from vpa_ippr.report.chart import Line, Mark, Scale, draw_chart, thin
 from vpa_ippr.report.page import Chapter, Happening, Page, render_page
 
 HOUR = 3600.0
@@ -16,7 +16,7 @@ def line(values: list[float], *, stepped: bool = False) -> Line:
 
 
 def chart(*lines: Line, marks: tuple[Mark, ...] = ()) -> str:
-    return str(draw_chart("memory", lines, marks, start=0.0, end=10 * HOUR, unit=lambda value: f"{value:g}"))
+    return str(draw_chart("memory", lines, marks, start=0.0, end=10 * HOUR, scale=Scale(10, (1, 2, 5), "{:g}".format)))
 
 
 def test_a_gap_in_the_data_is_a_gap_in_the_line() -> None:

@@ -39,16 +39,23 @@ class Mark:
     text: str
 
 
-def draw_chart(
-    title: str, lines: Sequence[Line], marks: Sequence[Mark], *, start: float, end: float, unit: Callable[[float], str]
-) -> Markup:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How the values of a chart are divided and printed: round numbers are ``factors`` times a power of ``base``."""
+
+    base: int
+    factors: tuple[float, ...]
+    text: Callable[[float], str]
+
+
+def draw_chart(title: str, lines: Sequence[Line], marks: Sequence[Mark], *, start: float, end: float, scale: Scale) -> Markup:
     """The chart as an ``<svg>`` element; labels and mark texts are escaped."""
     highest = max((float(np.nanmax(line.values)) for line in lines if np.isfinite(line.values).any()), default=0.0)
-    ticks = _ticks(highest)
+    ticks = _ticks(highest, scale)
     frame = _Frame(start, max(end, start + 1.0), ticks[-1])
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
-        *(_grid_line(frame, tick, unit(tick)) for tick in ticks),
+        *(_grid_line(frame, tick, scale.text(tick)) for tick in ticks),
         *(_hour_label(frame, moment) for moment in _hours(start, end)),
         *(_path(frame, line) for line in lines),
         *(_mark(frame, mark) for mark in marks if start <= mark.at <= end),
@@ -70,13 +77,13 @@ class _Frame:
         return _HEIGHT - _BOTTOM - value / self.top * (_HEIGHT - _TOP - _BOTTOM)
 
 
-def _ticks(highest: float) -> list[float]:
-    """Four or five round numbers from zero to just above the highest value."""
+def _ticks(highest: float, scale: Scale) -> list[float]:
+    """A handful of round numbers from zero to just above the highest value."""
     if highest <= 0:
         return [0.0, 1.0]
     raw = highest * 1.05 / 4
-    magnitude = 10 ** math.floor(math.log10(raw))
-    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= raw)
+    magnitude = scale.base ** math.floor(math.log(raw, scale.base))
+    step = next(factor * magnitude for factor in (*scale.factors, scale.base) if factor * magnitude >= raw * (1 - 1e-9))
     return [index * step for index in range(math.ceil(highest * 1.02 / step) + 1)]
 
 

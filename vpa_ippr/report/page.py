@@ -10,8 +10,11 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from vpa_ippr.report.chart import Line, Mark, draw_chart
+from vpa_ippr.report.chart import Line, Mark, Scale, draw_chart
 from vpa_ippr.report.units import cpu_text, memory_text
+
+_MEMORY = Scale(1024, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), lambda value: memory_text(int(value)))
+_CPU = Scale(10, (1, 2, 2.5, 5), lambda value: cpu_text(round(value * 1000)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,8 @@ def render_page(page: Page) -> str:
 
 def _charts(page: Page, chapter: Chapter) -> tuple[Markup, Markup]:
     marks = [Mark(happening.at, happening.style, f"{_clock(page, happening.at)} {happening.text}") for happening in chapter.happenings]
-    memory = draw_chart(
-        f"memory of {chapter.title}", chapter.memory, marks, start=page.start, end=page.end, unit=lambda value: memory_text(int(value))
-    )
-    cpu = draw_chart(
-        f"CPU of {chapter.title}", chapter.cpu, marks, start=page.start, end=page.end, unit=lambda value: cpu_text(round(value * 1000))
-    )
+    memory = draw_chart(f"memory of {chapter.title}", chapter.memory, marks, start=page.start, end=page.end, scale=_MEMORY)
+    cpu = draw_chart(f"CPU of {chapter.title}", chapter.cpu, marks, start=page.start, end=page.end, scale=_CPU)
     return memory, cpu
 
 
