@@ -115,7 +115,8 @@ def test_markup_in_names_is_not_interpreted() -> None:
     ("text", "expected"),
     [
         (cpu_text(250), "250m"), (cpu_text(1500), "1.5"), (cpu_text(12000), "12"), (cpu_text(None), "-"), (cpu_text(-1500), "-1.5"),
-        (memory_text(64 * 2**20), "64Mi"), (memory_text(GIB + GIB // 4), "1.25Gi"), (memory_text(1_500_000), "1.4Mi"), (memory_text(None), "-"),
+        (memory_text(64 * 2**20), "64Mi"), (memory_text(GIB + GIB // 4), "1.25Gi"), (memory_text(1_500_000), "1.4Mi"),
+        (memory_text(None), "-"),
         (change_text(100, 150), "+50%"), (change_text(100, 100), ""), (change_text(0, 5), "new"), (change_text(None, 5), ""),
     ],
 )  # fmt: skip
