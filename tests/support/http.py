@@ -37,6 +37,7 @@ def scripted_server(respond: Callable[[Request], Answer]) -> Iterator[ScriptedSe
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

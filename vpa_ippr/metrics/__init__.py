@@ -1,0 +1,1 @@
+"""Where usage comes from: Prometheus and trace files. May import api."""

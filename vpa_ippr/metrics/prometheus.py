@@ -1,0 +1,161 @@
+"""Usage from a Prometheus, or anything that speaks its HTTP API (Thanos, Mimir, VictoriaMetrics).
+
+Namespaces are read side by side, a few at a time; within one, query follows query. A namespace that cannot be read becomes a
+failure in the result and the others go on. Every query is evaluated at explicit times on a fixed grid, so that the same window
+gives the same answer whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
+
+from vpa_ippr.api.clock import Clock
+from vpa_ippr.api.errors import SourceError
+from vpa_ippr.api.resources import ContainerResources
+from vpa_ippr.api.series import ContainerRef, Finding, QueryCosts, Usage, Window
+from vpa_ippr.metrics.current import current_resources
+from vpa_ippr.metrics.decode import Row, decode_rows, decode_strings
+from vpa_ippr.metrics.grid import check_window
+from vpa_ippr.metrics.quality import Reason
+from vpa_ippr.metrics.queries import Scope, container_selector, current_amounts
+from vpa_ippr.metrics.reader import QUERY, NamespaceReader, NamespaceUsage
+from vpa_ippr.metrics.settings import PrometheusSettings
+from vpa_ippr.metrics.transport import Meter, Transport, system_jitter
+
+_log = logging.getLogger(__name__)
+
+_NAMESPACE_VALUES = "/api/v1/label/namespace/values"
+_LISTING_LOOKBACK_SECONDS = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one namespace: its usage, or why there is none."""
+
+    namespace: str
+    meter: Meter
+    usage: NamespaceUsage | None = None
+    failure: Finding | None = None
+
+
+class PrometheusSource:
+    """A ``UsageSource`` over HTTP. Use it as a context manager, or ``close`` it."""
+
+    def __init__(self, settings: PrometheusSettings, clock: Clock, jitter: Callable[[], float] = system_jitter) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._transport = Transport(settings, clock, jitter)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._transport.close()
+
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces in which containers have used memory within the last day, sorted.
+
+        Raises:
+            SourceError: Prometheus cannot be read.
+        """
+        now = self._clock.now()
+        return self._list(now - _LISTING_LOOKBACK_SECONDS, now, Meter(), now + self._settings.deadline_seconds)
+
+    def fetch(self, window: Window, namespaces: Sequence[str] | None = None) -> Usage:
+        """Usage, kills and owners in the window, on the multiples of its step (or of the scrape interval, if that is longer).
+
+        Raises:
+            UsageError: the window is empty.
+            SourceError: the namespaces cannot be listed, or not one of them can be read.
+        """
+        check_window(window)
+        deadline = self._clock.now() + self._settings.deadline_seconds
+        listing = Meter()
+        names = self._list(window.start, window.end, listing, deadline) if namespaces is None else tuple(sorted(set(namespaces)))
+        with ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="metrics") as pool:
+            outcomes = list(pool.map(lambda name: self._read(name, window, deadline), names))
+        failures = tuple(outcome.failure for outcome in outcomes if outcome.failure is not None)
+        if failures and len(failures) == len(outcomes):
+            raise SourceError(_all_failed(failures), reason=failures[0].reason)
+        silent = _silent(outcomes, self._settings.matchers, asked_by_name=namespaces is not None)
+        return _assembled(outcomes, failures, silent, listing)
+
+    def resources(self, at: float, namespaces: Sequence[str]) -> Mapping[ContainerRef, ContainerResources]:
+        """Requests and limits of every container at a moment; empty where kube-state-metrics is not scraped.
+
+        Raises:
+            SourceError: a namespace cannot be read.
+        """
+        deadline = self._clock.now() + self._settings.deadline_seconds
+        found: dict[ContainerRef, ContainerResources] = {}
+        for namespace in namespaces:
+            scope = Scope(namespace, self._settings.matchers)
+            requests, limits = (self._instant(current_amounts(scope, kind), at, deadline) for kind in ("requests", "limits"))
+            found |= current_resources(namespace, requests, limits)
+        return found
+
+    def _instant(self, query: str, at: float, deadline: float) -> tuple[Row, ...]:
+        body = self._transport.post(QUERY, {"query": query, "time": f"{at:.3f}"}, meter=Meter(), deadline=deadline)
+        return decode_rows(body, self._transport.where(QUERY)).rows
+
+    def _list(self, start: float, end: float, meter: Meter, deadline: float) -> tuple[str, ...]:
+        parameters = {"match[]": container_selector(self._settings.matchers), "start": f"{start:.3f}", "end": f"{end:.3f}"}
+        body = self._transport.get(_NAMESPACE_VALUES, parameters, meter=meter, deadline=deadline)
+        return tuple(sorted(name for name in decode_strings(body, self._transport.where(_NAMESPACE_VALUES)) if name))
+
+    def _read(self, namespace: str, window: Window, deadline: float) -> _Outcome:
+        reader = NamespaceReader(self._transport, self._settings, namespace, window, deadline)
+        try:
+            return _Outcome(namespace, reader.meter, usage=reader.read())
+        except SourceError as error:
+            _log.warning("namespace not read", extra={"namespace": namespace, "reason": error.reason, "error": str(error)})
+            return _Outcome(namespace, reader.meter, failure=Finding(error.reason, namespace, 1, f"{namespace}: {error}"))
+        except Exception as error:  # noqa: BLE001 - the boundary between namespaces: one must not stop the others
+            _log.exception("namespace not read", extra={"namespace": namespace})
+            message = f"{namespace}: unexpected {type(error).__name__}: {error}"
+            return _Outcome(namespace, reader.meter, failure=Finding(SourceError.reason, namespace, 1, message))
+
+
+def _all_failed(failures: tuple[Finding, ...]) -> str:
+    if len(failures) == 1:
+        return failures[0].message
+    return f"not one of {len(failures)} namespaces could be read; the first: {failures[0].message}"
+
+
+def _silent(outcomes: Sequence[_Outcome], matchers: tuple[str, ...], *, asked_by_name: bool) -> list[Finding]:
+    """Findings on what was read and held nothing."""
+    if asked_by_name:
+        empty = [outcome.namespace for outcome in outcomes if outcome.usage is not None and not outcome.usage.series]
+        return [Finding(Reason.NO_DATA, name, 1, f"{name}: no container usage in the window") for name in empty]
+    # Listing goes by the index, which may name a namespace that ended before the window: that one is no news, an empty store is.
+    if any(outcome.failure is not None or (outcome.usage is not None and outcome.usage.series) for outcome in outcomes):
+        return []
+    message = f"Prometheus: nothing matches {container_selector(matchers)} in the window: check its labels and the matchers"
+    return [Finding(Reason.NO_DATA, "Prometheus", 1, message)]
+
+
+def _assembled(outcomes: Sequence[_Outcome], failures: tuple[Finding, ...], silent: list[Finding], listing: Meter) -> Usage:
+    usages = [outcome.usage for outcome in outcomes if outcome.usage is not None]
+    meters = [listing, *(outcome.meter for outcome in outcomes)]
+    return Usage(
+        series=tuple(chain.from_iterable(usage.series for usage in usages)),
+        ooms=tuple(chain.from_iterable(usage.ooms for usage in usages)),
+        owners={pod: workload for usage in usages for pod, workload in usage.owners.items()},
+        findings=(*chain.from_iterable(usage.findings for usage in usages), *silent),
+        failures=failures,
+        costs=QueryCosts(
+            queries=sum(meter.queries for meter in meters),
+            samples=sum(usage.samples for usage in usages),
+            received_bytes=sum(meter.received_bytes for meter in meters),
+            seconds=sum(meter.seconds for meter in meters),
+        ),
+    )
