@@ -1,0 +1,210 @@
+"""The usage of the workloads that have a VPA, kept from cycle to cycle, and where reading has got to for each.
+
+A workload that is new is read from the start of the history. Where its checkpoint goes further back than the history does, the checkpoint
+is taken and only what came after it is added. A workload whose namespace could not be read stays where it was and is read from there
+the next time: nothing is lost, nothing counts twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vpa_ippr.api.series import ContainerRef, Finding, OomKill, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.recommend.pipeline import ContainerUse, Instances, by_last_sample, current_uses, feed
+from vpa_ippr.usage.checkpoint import StoredState
+from vpa_ippr.usage.container import AggregateState, UsageRules, fold
+
+RulesOf = Callable[[str], UsageRules]
+"""The rules for samples of a container, by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """One question to the source: these namespaces from ``start``, for these workloads."""
+
+    start: float
+    workloads: tuple[WorkloadRef, ...]
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces to read, each once."""
+        return tuple(sorted({workload.namespace for workload in self.workloads}))
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    rules: UsageRules
+    rules_of: RulesOf
+    read_through: float | None = None
+    bases: dict[str, AggregateState] = field(default_factory=dict)
+    instances: dict[str, Instances] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+
+
+class UsageHistory:
+    """All that is known of the tracked workloads; not for use by several threads at once."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[WorkloadRef, _Track] = {}
+
+    def track(self, wanted: Mapping[WorkloadRef, tuple[UsageRules, RulesOf]]) -> None:
+        """Track exactly these workloads: each with its profile's rules and, from those, the rules for each container.
+
+        A workload whose profile keeps samples in another way starts anew, from the history.
+        """
+        for workload in self._tracks.keys() - wanted.keys():
+            del self._tracks[workload]
+        for workload, (rules, rules_of) in wanted.items():
+            known = self._tracks.get(workload)
+            if known is None or known.rules != rules:
+                self._tracks[workload] = _Track(rules, rules_of)
+            else:
+                known.rules_of = rules_of
+
+    def new_among(self, workloads: Collection[WorkloadRef]) -> frozenset[WorkloadRef]:
+        """Those of which nothing has been read yet."""
+        return frozenset(workload for workload in workloads if self._tracks[workload].read_through is None)
+
+    def requests(self, workloads: Collection[WorkloadRef], now: float, history_seconds: float) -> list[ReadRequest]:
+        """What to read to know everything of these workloads up to ``now``, oldest start first."""
+        by_start: dict[float, list[WorkloadRef]] = defaultdict(list)
+        for workload in workloads:
+            read_through = self._tracks[workload].read_through
+            start = max(now - history_seconds, -math.inf if read_through is None else read_through)
+            if start < now:
+                by_start[start].append(workload)
+        return [ReadRequest(start, tuple(sorted(found))) for start, found in sorted(by_start.items())]
+
+    def absorb(
+        self,
+        request: ReadRequest,
+        usage: Usage,
+        until: float,
+        owners: Mapping[tuple[str, str], WorkloadRef],
+        stored: Mapping[tuple[WorkloadRef, str], StoredState],
+        unread: Collection[str] = (),
+    ) -> tuple[Finding, ...]:
+        """Add what was read for a request. ``owners`` goes before the source's own; namespaces in ``unread`` could not be read."""
+        parts = self._split(request, usage, owners)
+        findings: list[Finding] = []
+        for workload in request.workloads:
+            if workload.namespace not in unread:
+                findings += self._advance(workload, parts.get(workload, Usage(())), until, stored)
+        return tuple(findings)
+
+    def uses(self, workload: WorkloadRef, as_of: float, only: Collection[str] | None = None) -> dict[str, ContainerUse]:
+        """The workload's containers that still count, or of these ``only`` the named ones."""
+        track = self._tracks[workload]
+        found = current_uses(track.instances, track.bases, track.rules_of, as_of)
+        return {name: use for name, use in found.items() if only is None or name in only}
+
+    def changed(self, workload: WorkloadRef) -> dict[str, StoredState]:
+        """The state of each container that has got samples since ``saved`` was told of it."""
+        track = self._tracks[workload]
+        if track.read_through is None:
+            return {}
+        return {
+            name: StoredState(self._base(track, name), track.instances.get(name, {}), track.read_through) for name in sorted(track.changed)
+        }
+
+    def saved(self, workload: WorkloadRef, container: str) -> None:
+        """A container's state has been written."""
+        self._tracks[workload].changed.discard(container)
+
+    def _split(self, request: ReadRequest, usage: Usage, owners: Mapping[tuple[str, str], WorkloadRef]) -> dict[WorkloadRef, Usage]:
+        known = {
+            (ref.namespace, ref.pod): workload
+            for workload in request.workloads
+            for instances in self._tracks[workload].instances.values()
+            for ref in instances
+        }
+        wanted = frozenset(request.workloads)
+
+        def workload_of(ref: ContainerRef) -> WorkloadRef | None:
+            pod = (ref.namespace, ref.pod)
+            found = owners.get(pod) or usage.owners.get(pod) or known.get(pod)
+            return found if found in wanted else None
+
+        series: dict[WorkloadRef, list[UsageSeries]] = defaultdict(list)
+        ooms: dict[WorkloadRef, list[OomKill]] = defaultdict(list)
+        for one in usage.series:
+            if (workload := workload_of(one.container)) is not None:
+                series[workload].append(one)
+        for oom in usage.ooms:
+            if (workload := workload_of(oom.container)) is not None:
+                ooms[workload].append(oom)
+        return {workload: Usage(tuple(series[workload]), tuple(ooms[workload])) for workload in {*series, *ooms}}
+
+    def _advance(
+        self, workload: WorkloadRef, usage: Usage, until: float, stored: Mapping[tuple[WorkloadRef, str], StoredState]
+    ) -> tuple[Finding, ...]:
+        track = self._tracks[workload]
+        findings: list[Finding] = []
+        parts = _by_container(usage)
+        saved = {name: state for (owner, name), state in stored.items() if owner == workload} if track.read_through is None else {}
+        for name in sorted({*parts, *saved}):
+            part, after = parts.get(name, Usage(())), track.read_through if track.read_through is not None else -math.inf
+            if name in saved and _reaches_further_back(saved[name], part):
+                track.bases[name], track.instances[name] = saved[name].base, dict(saved[name].instances)
+                after = saved[name].read_through
+            findings += self._feed(track, name, part, after, until)
+        track.read_through = until
+        for name in list(track.instances):
+            self._retire(track, name, until)
+        return tuple(findings)
+
+    @staticmethod
+    def _feed(track: _Track, name: str, usage: Usage, after: float, until: float) -> tuple[Finding, ...]:
+        rules, before = track.rules_of(name), track.instances.get(name, {})
+        current = {ref: state if state.rules == rules else replace(state, rules=rules) for ref, state in before.items()}
+        fed, findings = feed(current, usage, lambda _: rules, after=after, until=until)
+        if any(fed[ref] is not current.get(ref) for ref in fed):
+            track.changed.add(name)
+        track.instances[name] = fed
+        return findings
+
+    def _retire(self, track: _Track, name: str, until: float) -> None:
+        """Fold instances that ended an aggregation interval ago into the base, and forget a container that has expired.
+
+        They are first in the order of folding anyway, so no number changes.
+        """
+        rules = track.rules_of(name)
+        base, instances = self._base(track, name), track.instances[name]
+        for ref, state in by_last_sample(instances):
+            if until - state.last_sample < rules.aggregation_interval_seconds:
+                break
+            base = track.bases[name] = fold(base, state)
+            del instances[ref]
+        if not instances and until - base.last_sample >= rules.expiry_seconds:
+            track.bases.pop(name, None)
+            track.instances.pop(name)
+            track.changed.discard(name)
+
+    @staticmethod
+    def _base(track: _Track, name: str) -> AggregateState:
+        return track.bases.get(name) or AggregateState.empty(track.rules_of(name))
+
+
+def _by_container(usage: Usage) -> dict[str, Usage]:
+    series: dict[str, list[UsageSeries]] = defaultdict(list)
+    ooms: dict[str, list[OomKill]] = defaultdict(list)
+    for one in usage.series:
+        series[one.container.container].append(one)
+    for oom in usage.ooms:
+        ooms[oom.container.container].append(oom)
+    return {name: Usage(tuple(series[name]), tuple(ooms[name])) for name in {*series, *ooms}}
+
+
+def _reaches_further_back(stored: StoredState, usage: Usage) -> bool:
+    """True when the checkpoint knows of samples from before the first one that was read."""
+    spans = (stored.base.cpu_span, stored.base.memory_span)
+    first_stored = min((span.first for span in spans if span.first is not None), default=math.inf)
+    # Upstream's checkpoints hold whole seconds, so less than one says nothing.
+    return first_stored < _first_sample(usage.series) - 1.0
+
+
+def _first_sample(series: Iterable[UsageSeries]) -> float:
+    return min((float(one.timestamps[0]) for one in series if len(one.timestamps)), default=math.inf)

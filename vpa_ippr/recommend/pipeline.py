@@ -1,0 +1,247 @@
+"""From usage to recommendations, with no cluster and no clock: the whole decision as functions of the data.
+
+Samples go into one state for each container instance, in time order: CPU, then memory with the OOM kills among it. Instances are folded
+into one state for each container of a workload, and quantiles of that become the recommendation. Feeding a history in one piece or in many
+gives the same numbers, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from vpa_ippr.api.resources import Amounts
+from vpa_ippr.api.series import ContainerRef, Finding, Floats, OomKill, Resource, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.forecast.catalogue import Profile
+from vpa_ippr.forecast.decaying import DecayingPercentiles
+from vpa_ippr.recommend.estimate import Level, confidence_of, estimate, pod_share, to_amount
+from vpa_ippr.recommend.result import Driver, Explanation, Recommendation
+from vpa_ippr.usage.container import (
+    MILLI,
+    AggregateState,
+    ContainerState,
+    SampleSpan,
+    UsageRules,
+    add_cpu,
+    add_memory,
+    add_oom,
+    aggregate,
+)
+from vpa_ippr.usage.histogram import DecayingHistogram
+
+Instances = dict[ContainerRef, ContainerState]
+STALE_OOM = "StaleOomKill"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerUse:
+    """One container of a workload: what all its instances used, and those of them that are still told apart."""
+
+    total: AggregateState
+    instances: Mapping[ContainerRef, ContainerState]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WorkloadUse:
+    """A workload and its containers by name; the smallest recommendation for a pod is shared among these containers."""
+
+    workload: WorkloadRef
+    containers: Mapping[str, ContainerUse]
+
+
+def recommend(usage: Usage, profile: Profile, as_of: float) -> list[Recommendation]:
+    """Recommendations for every container in ``usage``, from its samples up to ``as_of``, in order of workload and container.
+
+    A container whose last sample is older than the profile's expiry gets none; a resource without a sample is left out.
+    """
+    rules = profile.usage_rules()
+    instances, findings = feed({}, usage, lambda _: rules, until=as_of)
+    by_workload: dict[WorkloadRef, dict[str, Instances]] = defaultdict(lambda: defaultdict(dict))
+    for ref, state in instances.items():
+        by_workload[workload_of(ref, usage.owners)][ref.container][ref] = state
+    uses = [
+        WorkloadUse(workload, current_uses(containers, {}, lambda _: rules, as_of)) for workload, containers in sorted(by_workload.items())
+    ]
+    return estimate_workloads(uses, profile, (*usage.findings, *findings))
+
+
+def workload_of(ref: ContainerRef, owners: Mapping[tuple[str, str], WorkloadRef]) -> WorkloadRef:
+    """The topmost owner of the instance's pod; a pod of which none is known is its own workload."""
+    return owners.get((ref.namespace, ref.pod)) or WorkloadRef(ref.namespace, "Pod", ref.pod)
+
+
+def feed(
+    instances: Instances,
+    usage: Usage,
+    rules_of: Callable[[ContainerRef], UsageRules],
+    *,
+    until: float,
+    after: float = -math.inf,
+) -> tuple[Instances, tuple[Finding, ...]]:
+    """The instances with the samples and OOM kills of ``after < t <= until`` added, and what was noticed on the way."""
+    fed = dict(instances)
+    ooms: dict[ContainerRef, list[OomKill]] = defaultdict(list)
+    for oom in sorted(usage.ooms, key=attrgetter("at")):
+        if after < oom.at <= until:
+            ooms[oom.container].append(oom)
+    memory: dict[ContainerRef, UsageSeries] = {}
+    for series in usage.series:
+        if series.resource is Resource.MEMORY:
+            memory[series.container] = series
+            continue
+        state = fed.get(series.container) or ContainerState.empty(rules_of(series.container))
+        _keep(fed, series.container, add_cpu(state, *_between(series, after, until)))
+    stale: Counter[ContainerRef] = Counter()
+    for ref in sorted({*memory, *ooms}):
+        state = fed.get(ref) or ContainerState.empty(rules_of(ref))
+        times, values = _between(memory[ref], after, until) if ref in memory else (np.empty(0), np.empty(0))
+        state, stale[ref] = _feed_memory(state, times, values, ooms.get(ref, []))
+        _keep(fed, ref, state)
+    return fed, tuple(_stale_finding(ref, count) for ref, count in stale.items() if count)
+
+
+def by_last_sample(instances: Mapping[ContainerRef, ContainerState]) -> list[tuple[ContainerRef, ContainerState]]:
+    """The order in which instances are folded: that of their last samples, so that what has ended stays where it is."""
+    return sorted(instances.items(), key=lambda item: (item[1].last_sample, item[0]))
+
+
+def current_uses(
+    containers: Mapping[str, Instances],
+    bases: Mapping[str, AggregateState],
+    rules_of: Callable[[str], UsageRules],
+    as_of: float,
+) -> dict[str, ContainerUse]:
+    """The containers of one workload that still count, each with its instances folded onto its base."""
+    uses = {}
+    for name in sorted({*containers, *bases}):
+        rules, instances = rules_of(name), containers.get(name, {})
+        base = bases.get(name) or AggregateState.empty(rules)
+        total = aggregate(base, (state for _, state in by_last_sample(instances)))
+        if as_of - total.last_sample < rules.expiry_seconds:
+            uses[name] = ContainerUse(total, instances)
+    return uses
+
+
+def estimate_workloads(uses: Sequence[WorkloadUse], profile: Profile, findings: Iterable[Finding] = ()) -> list[Recommendation]:
+    """Recommendations for workloads that share a profile; ``findings`` are explained with the containers that they name."""
+    keys = [(use, name, container) for use in uses for name, container in use.containers.items()]
+    levels = {
+        resource: _quantiles([_histogram(container.total, resource) for _, _, container in keys], profile, resource)
+        for resource in Resource
+    }
+    pods = {resource: _driving_pods([container for _, _, container in keys], profile, resource) for resource in Resource}
+    noticed: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        noticed[finding.subject].append(finding)
+    found = []
+    for index, (use, name, container) in enumerate(keys):
+        own = {
+            resource: (levels[resource][index], pods[resource][index])
+            for resource in Resource
+            if not _histogram(container.total, resource).is_empty
+        }
+        if own:
+            about = tuple(f for ref in sorted(container.instances) for f in noticed.get(f"{ref.namespace}/{ref.pod}/{ref.container}", ()))
+            found.append(_recommendation(use, name, own, profile, about))
+    return found
+
+
+def _recommendation(
+    workload: WorkloadUse,
+    name: str,
+    quantiles: Mapping[Resource, tuple[Level, str | None]],
+    profile: Profile,
+    findings: tuple[Finding, ...],
+) -> Recommendation:
+    total = workload.containers[name].total
+    counted = _confidence_span(total)
+    lower, target, upper = Amounts(), Amounts(), Amounts()
+    confidences, drivers = [], []
+    for resource, (level, pod) in quantiles.items():
+        part = profile.resource(resource)
+        confidence = confidence_of(counted, part.confidence_interval_seconds)
+        result = estimate(level, part, profile.confidence, confidence, pod_share(part.pod_minimum, len(workload.containers)))
+        lower, target = lower.having(resource, result.lower_bound), target.having(resource, result.target)
+        upper = upper.having(resource, result.upper_bound)
+        confidences.append(confidence)
+        drivers.append(Driver(resource, part.quantiles.target, level.target, pod))
+    span = total.cpu_span.merged(total.memory_span)
+    explanation = Explanation(
+        profile=profile.name,
+        forecaster=profile.forecaster,
+        drivers=tuple(drivers),
+        samples=counted.count,
+        first_sample=span.first,
+        last_sample=span.last,
+        oom_kills=total.oom_kills,
+        findings=findings,
+    )
+    return Recommendation(workload.workload, name, target, lower, upper, target, min(confidences), explanation)
+
+
+def _confidence_span(total: AggregateState) -> SampleSpan:
+    """Upstream counts CPU samples alone; a container that has none is judged by its memory samples, not as if it had no history."""
+    return total.cpu_span if total.cpu_span.count else total.memory_span
+
+
+def _quantiles(histograms: Sequence[DecayingHistogram], profile: Profile, resource: Resource) -> list[Level]:
+    part = profile.resource(resource)
+    wanted = (part.quantiles.lower_bound, part.quantiles.target, part.quantiles.upper_bound)
+    scale = MILLI if resource is Resource.CPU else 1.0
+    values = DecayingPercentiles.of(histograms, part.buckets.options()).predict(wanted) * scale
+    return [Level(*(to_amount(value) for value in row)) for row in values.tolist()]
+
+
+def _driving_pods(uses: Sequence[ContainerUse], profile: Profile, resource: Resource) -> list[str | None]:
+    """For each container the pod whose own quantile is the highest; of equals the first by name."""
+    states = [
+        (index, ref.pod, use.instances[ref]) for index, use in enumerate(uses) if len(use.instances) > 1 for ref in sorted(use.instances)
+    ]
+    levels = _quantiles([_instance_histogram(state, resource) for _, _, state in states], profile, resource)
+    highest = [-1] * len(uses)
+    pods: list[str | None] = [next((ref.pod for ref in use.instances), None) for use in uses]
+    for (index, pod, _), level in zip(states, levels, strict=True):
+        if level.target > highest[index]:
+            highest[index], pods[index] = level.target, pod
+    return pods
+
+
+def _histogram(total: AggregateState, resource: Resource) -> DecayingHistogram:
+    return total.cpu if resource is Resource.CPU else total.memory
+
+
+def _instance_histogram(state: ContainerState, resource: Resource) -> DecayingHistogram:
+    return state.cpu if resource is Resource.CPU else state.memory()
+
+
+def _between(series: UsageSeries, after: float, until: float) -> tuple[Floats, Floats]:
+    begin, end = np.searchsorted(series.timestamps, (after, until), side="right")
+    return series.timestamps[begin:end], series.values[begin:end]
+
+
+def _feed_memory(state: ContainerState, times: Floats, values: Floats, ooms: Sequence[OomKill]) -> tuple[ContainerState, int]:
+    """Samples up to an OOM kill go before it, so that the kill meets the peak that there was; also how many kills were too old."""
+    begin, stale = 0, 0
+    for oom in ooms:
+        end = int(np.searchsorted(times, oom.at, side="right"))
+        state = add_memory(state, times[begin:end], values[begin:end])
+        begin = end
+        killed = add_oom(state, oom.at, oom.memory_request_bytes)
+        state, stale = (state, stale + 1) if killed is None else (killed, stale)
+    return add_memory(state, times[begin:], values[begin:]), stale
+
+
+def _keep(instances: Instances, ref: ContainerRef, state: ContainerState) -> None:
+    """Nothing is remembered of an instance that had no usable sample."""
+    if state.last_sample > -math.inf:
+        instances[ref] = state
+
+
+def _stale_finding(ref: ContainerRef, count: int) -> Finding:
+    subject = f"{ref.namespace}/{ref.pod}/{ref.container}"
+    return Finding(STALE_OOM, subject, count, f"{subject}: {count} OOM kills are older than the running memory window and do not count")

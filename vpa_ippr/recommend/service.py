@@ -1,0 +1,293 @@
+"""The recommender's cycle: VPAs and pods from the cluster, usage from the source, recommendations back into the VPAs.
+
+Everything that decides lives in the other modules; this one moves values between them and the ports. What fails for one VPA, pod or
+namespace is told in the result and stops nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from vpa_ippr.api.clock import Clock
+from vpa_ippr.api.cluster import EventType
+from vpa_ippr.api.errors import ClusterError, SourceError, ValidationError, VpaIpprError
+from vpa_ippr.api.meta import ObjectKey, OwnerReference
+from vpa_ippr.api.names import (
+    ANNOTATION_EXPLANATION,
+    CONDITION_LOW_CONFIDENCE,
+    CONDITION_NO_DATA,
+    CONDITION_NO_PODS_MATCHED,
+    CONDITION_RECOMMENDATION_PROVIDED,
+)
+from vpa_ippr.api.pod import Container, Pod
+from vpa_ippr.api.series import ContainerRef, Finding, Window, WorkloadRef
+from vpa_ippr.api.vpa import Vpa, VpaCheckpoint
+from vpa_ippr.forecast.catalogue import Profile
+from vpa_ippr.recommend.cycle import CycleResult, RecommenderSettings, VpaOutcome
+from vpa_ippr.recommend.history import ReadRequest, UsageHistory
+from vpa_ippr.recommend.ownership import FindWorkload, pod_workload
+from vpa_ippr.recommend.pipeline import ContainerUse, WorkloadUse, estimate_workloads
+from vpa_ippr.recommend.planning import Plan, plan_vpas
+from vpa_ippr.recommend.ports import RecommenderCluster, UsageSource
+from vpa_ippr.recommend.postprocess import postprocess
+from vpa_ippr.recommend.result import Recommendation
+from vpa_ippr.recommend.status import Problem, build_status, explain, needs_explanation, new_conditions
+from vpa_ippr.usage.checkpoint import StoredState, load_checkpoint, save_checkpoint
+
+_log = logging.getLogger(__name__)
+_ENDED: Final = ("Succeeded", "Failed")
+Stored = dict[tuple[WorkloadRef, str], StoredState]
+
+
+@dataclass(slots=True)
+class _Cycle:
+    """What one cycle gathers."""
+
+    now: float
+    find: FindWorkload
+    plans: list[Plan] = field(default_factory=list)
+    owners: dict[tuple[str, str], WorkloadRef] = field(default_factory=dict)
+    live: dict[WorkloadRef, list[Pod]] = field(default_factory=lambda: defaultdict(list))
+    unread: dict[WorkloadRef, Finding] = field(default_factory=dict)
+    outcomes: list[VpaOutcome] = field(default_factory=list)
+    failures: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    statuses_written: int = 0
+    checkpoints_written: int = 0
+
+    @property
+    def served(self) -> list[Plan]:
+        return [plan for plan in self.plans if plan.is_served]
+
+    @contextmanager
+    def guard(self, subject: str) -> Iterator[None]:
+        """The boundary between objects: what goes wrong inside becomes a failure of ``subject``."""
+        try:
+            yield
+        except VpaIpprError as error:
+            _log.warning("object not served", extra={"object": subject, "reason": error.reason, "error": str(error)})
+            self.failures.append(Finding(error.reason, subject, 1, f"{subject}: {error}"))
+        except Exception as error:  # noqa: BLE001 - the boundary between objects: one must not stop the others
+            _log.exception("object not served", extra={"object": subject})
+            self.failures.append(Finding("Unexpected", subject, 1, f"{subject}: unexpected {type(error).__name__}: {error}"))
+
+
+class RecommenderService:
+    """Keeps the usage of our VPAs' workloads from cycle to cycle, and writes recommendations; one thread at a time."""
+
+    def __init__(
+        self,
+        source: UsageSource,
+        cluster: RecommenderCluster,
+        clock: Clock,
+        catalogue: Mapping[str, Profile],
+        settings: RecommenderSettings,
+    ) -> None:
+        self._source = source
+        self._cluster = cluster
+        self._clock = clock
+        self._catalogue = catalogue
+        self._settings = settings
+        self._history = UsageHistory()
+        self._checkpointed_at: dict[ObjectKey, float] = {}
+
+    def run_cycle(self) -> CycleResult:
+        """Bring every VPA of ours up to date.
+
+        Raises:
+            ClusterError: the VPAs or the pods could not be listed, so that nothing can be done.
+        """
+        cycle = _Cycle(self._clock.now(), cache(self._cluster.find_workload))
+        self._plan(cycle)
+        self._match_pods(cycle)
+        self._track(cycle)
+        self._read_usage(cycle)
+        self._recommend(cycle)
+        self._write_checkpoints(cycle)
+        return CycleResult(
+            cycle.now,
+            tuple(cycle.outcomes),
+            tuple(cycle.failures),
+            tuple(cycle.findings),
+            cycle.statuses_written,
+            cycle.checkpoints_written,
+        )
+
+    def _plan(self, cycle: _Cycle) -> None:
+        plans, refused = plan_vpas(self._cluster.list_vpas(), self._catalogue, self._settings, cycle.find)
+        cycle.plans = plans
+        cycle.failures += [plan.failure for plan in plans if plan.failure is not None]
+        unsupported = [(plan.vpa, plan.workload, plan.problem) for plan in plans if plan.problem is not None]
+        for vpa, workload, problem in [*unsupported, *((one.vpa, None, one.problem) for one in refused)]:
+            cycle.failures.append(Finding(problem.reason, str(vpa.key), 1, f"vpa {vpa.key}: {problem.message}"))
+            with cycle.guard(f"vpa {vpa.key}"):
+                self._publish(cycle, vpa, workload, None, (problem,))
+
+    def _match_pods(self, cycle: _Cycle) -> None:
+        namespaces = {plan.workload.namespace for plan in cycle.plans}
+        for pod in self._cluster.list_pods():
+            if pod.metadata.namespace not in namespaces:
+                continue
+            with cycle.guard(f"pod {pod.key}"):
+                workload = pod_workload(pod, cycle.find)
+                if workload is None:
+                    continue
+                cycle.owners[pod.metadata.namespace, pod.metadata.name] = workload
+                if pod.status.phase not in _ENDED:
+                    cycle.live[workload].append(pod)
+
+    def _track(self, cycle: _Cycle) -> None:
+        # Those that are served come last, so that theirs are the rules where several VPAs name one workload.
+        ordered = sorted(cycle.plans, key=lambda plan: plan.is_served)
+        self._history.track({plan.workload: (plan.rules, plan.rules_of) for plan in ordered})
+        keys = {plan.vpa.key for plan in cycle.plans}
+        self._checkpointed_at = {key: at for key, at in self._checkpointed_at.items() if key in keys}
+
+    def _read_usage(self, cycle: _Cycle) -> None:
+        # A workload whose target cannot be looked up waits: its pods are not known, so reading on would pass over their samples.
+        workloads = {plan.workload for plan in cycle.served}
+        new = self._history.new_among(workloads)
+        stored = self._load_checkpoints(cycle, new) if new else {}
+        for request in self._history.requests(workloads, cycle.now, self._settings.history_seconds):
+            if stored is None and new.intersection(request.workloads):
+                # Without the checkpoints a shorter history would be taken for the whole one, and written over it.
+                message = "the checkpoints could not be listed, so the history is not read yet"
+                cycle.unread |= dict.fromkeys(request.workloads, Finding("CheckpointsUnread", "checkpoints", 1, message))
+                continue
+            self._read(cycle, request, stored or {})
+
+    def _read(self, cycle: _Cycle, request: ReadRequest, stored: Stored) -> None:
+        window = Window(request.start, cycle.now, self._settings.step_seconds)
+        try:
+            usage = self._source.fetch(window, request.namespaces)
+        except SourceError as error:
+            _log.warning("usage not read", extra={"namespaces": len(request.namespaces), "reason": error.reason, "error": str(error)})
+            failure = Finding(error.reason, "usage", 1, str(error))
+            cycle.failures.append(failure)
+            cycle.unread |= dict.fromkeys(request.workloads, failure)
+            return
+        failed = {failure.subject: failure for failure in usage.failures}
+        cycle.failures += usage.failures
+        cycle.findings += usage.findings
+        cycle.unread |= {workload: failed[workload.namespace] for workload in request.workloads if workload.namespace in failed}
+        cycle.findings += self._history.absorb(request, usage, cycle.now, cycle.owners, stored, failed)
+
+    def _load_checkpoints(self, cycle: _Cycle, new: frozenset[WorkloadRef]) -> Stored | None:
+        try:
+            checkpoints = self._cluster.list_checkpoints()
+        except ClusterError as error:
+            cycle.failures.append(Finding(error.reason, "checkpoints", 1, str(error)))
+            return None
+        plans = {plan.vpa.key: plan for plan in cycle.served if plan.workload in new}
+        stored: Stored = {}
+        for checkpoint in checkpoints:
+            plan = plans.get(ObjectKey(checkpoint.metadata.namespace, checkpoint.spec.vpa_object_name))
+            if plan is not None:
+                self._load(cycle, plan, checkpoint, stored)
+        return stored
+
+    @staticmethod
+    def _load(cycle: _Cycle, plan: Plan, checkpoint: VpaCheckpoint, stored: Stored) -> None:
+        name = checkpoint.spec.container_name
+        try:
+            stored[plan.workload, name] = load_checkpoint(checkpoint, plan.rules_of(name))
+        except ValidationError as error:
+            _log.warning("checkpoint refused", extra={"vpa": str(plan.vpa.key), "container": name, "reason": error.reason})
+            cycle.findings.append(Finding(error.reason, str(plan.vpa.key), 1, str(error)))
+
+    def _recommend(self, cycle: _Cycle) -> None:
+        present: dict[ObjectKey, dict[str, ContainerUse]] = {}
+        by_profile: dict[str, list[WorkloadUse]] = defaultdict(list)
+        for plan in cycle.served:
+            with cycle.guard(f"vpa {plan.vpa.key}"):
+                uses = present[plan.vpa.key] = self._present_uses(cycle, plan)
+                active = {name: use for name, use in uses.items() if not plan.policy_of(name).off}
+                by_profile[plan.profile.name].append(WorkloadUse(plan.workload, active))
+        found: dict[WorkloadRef, list[Recommendation]] = defaultdict(list)
+        for name, workloads in by_profile.items():
+            for recommendation in estimate_workloads(workloads, self._catalogue[name], cycle.findings):
+                found[recommendation.workload].append(recommendation)
+        for plan in [plan for plan in cycle.served if plan.vpa.key in present]:
+            with cycle.guard(f"vpa {plan.vpa.key}"):
+                self._settle(cycle, plan, bool(present[plan.vpa.key]), found[plan.workload])
+
+    def _present_uses(self, cycle: _Cycle, plan: Plan) -> dict[str, ContainerUse]:
+        """The containers that live pods have; all that are known while there is no pod, as between the runs of a CronJob."""
+        pods = cycle.live.get(plan.workload, [])
+        names = {container.name for pod in pods for container in _scalable(pod)}
+        return self._history.uses(plan.workload, cycle.now, names if pods else None)
+
+    def _settle(self, cycle: _Cycle, plan: Plan, known: bool, found: Sequence[Recommendation]) -> None:
+        unread = cycle.unread.get(plan.workload)
+        problems = []
+        if not cycle.live.get(plan.workload):
+            message = f"no pod of {plan.workload.kind}/{plan.workload.name} is running"
+            problems.append(Problem(CONDITION_NO_PODS_MATCHED, "NoPodsMatched", message))
+        if unread is not None:
+            problems.append(Problem(CONDITION_NO_DATA, unread.reason, unread.message))
+        elif not known:
+            problems.append(Problem(CONDITION_NO_DATA, "NoSamples", "no usage of any of its containers was found"))
+        lowest = min((recommendation.confidence for recommendation in found), default=None)
+        if lowest is not None and lowest < plan.profile.confidence.low_below:
+            problems.append(Problem(CONDITION_LOW_CONFIDENCE, "ShortHistory", "the history is short, so the bounds are wide"))
+        recommendations = None
+        if unread is None and known:
+            processed = (postprocess(r, plan.vpa, plan.policy_of(r.container), self._settings.max_allowed) for r in found)
+            recommendations = tuple(recommendation for recommendation in processed if recommendation is not None)
+        self._publish(cycle, plan.vpa, plan.workload, recommendations, tuple(problems))
+
+    def _publish(
+        self,
+        cycle: _Cycle,
+        vpa: Vpa,
+        workload: WorkloadRef | None,
+        recommendations: tuple[Recommendation, ...] | None,
+        problems: tuple[Problem, ...],
+    ) -> None:
+        status = build_status(vpa, recommendations, problems, cycle.now)
+        if status != vpa.status:
+            self._cluster.patch_vpa_status(vpa.key, status)
+            cycle.statuses_written += 1
+        if recommendations and needs_explanation(vpa, status):
+            self._cluster.annotate_vpa(vpa.key, {ANNOTATION_EXPLANATION: explain(recommendations, cycle.now)})
+        for condition in new_conditions(vpa, status):
+            event_type: EventType = "Normal" if condition.type == CONDITION_RECOMMENDATION_PROVIDED else "Warning"
+            self._cluster.record_event(
+                vpa, event_type, condition.reason or condition.type, condition.message or "a recommendation is there"
+            )
+        cycle.outcomes.append(VpaOutcome(vpa.key, workload, recommendations, problems))
+
+    def _write_checkpoints(self, cycle: _Cycle) -> None:
+        for plan in cycle.served:
+            due = self._checkpointed_at.get(plan.vpa.key, 0.0) + self._settings.checkpoint_interval_seconds
+            if cycle.now < due:
+                continue
+            with cycle.guard(f"checkpoints of vpa {plan.vpa.key}"):
+                self._write_checkpoints_of(cycle, plan)
+
+    def _write_checkpoints_of(self, cycle: _Cycle, plan: Plan) -> None:
+        vpa = plan.vpa
+        owner = OwnerReference(vpa.api_version, vpa.kind, vpa.metadata.name, uid=vpa.metadata.uid)
+        pods = [pod.metadata.name for pod in cycle.live.get(plan.workload, [])]
+        for name, state in self._history.changed(plan.workload).items():
+            live = {ContainerRef(plan.workload.namespace, pod, name) for pod in pods}
+            checkpoint = save_checkpoint(vpa.key, name, state, live=live, now=cycle.now)
+            # Owned by the VPA, so that it goes when the VPA goes.
+            metadata = msgspec.structs.replace(checkpoint.metadata, owner_references=[owner])
+            self._cluster.put_checkpoint(msgspec.structs.replace(checkpoint, metadata=metadata))
+            self._history.saved(plan.workload, name)
+            cycle.checkpoints_written += 1
+        self._checkpointed_at[vpa.key] = cycle.now
+
+
+def _scalable(pod: Pod) -> list[Container]:
+    """Regular containers and native sidecars; other init containers end before the pod starts."""
+    return [*pod.spec.containers, *(one for one in pod.spec.init_containers if one.restart_policy == "Always")]

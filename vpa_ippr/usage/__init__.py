@@ -1,0 +1,1 @@
+"""What is known of a container's use: histograms, peaks, checkpoints. May import api."""
