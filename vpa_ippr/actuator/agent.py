@@ -1,0 +1,278 @@
+"""The agent of a node: carries out the MemoryShrinks that are about its containers.
+
+Level-triggered: each poll lists the node's MemoryShrinks and the agent makes its tasks match. Without the API it goes on with what it has,
+and every shrink ends by itself at its deadline at the latest. The journal is recovered before anything else is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Iterable
+
+from vpa_ippr.actuator.cgroup import Cgroup, CgroupFinder
+from vpa_ippr.actuator.journal import Entry, Journal
+from vpa_ippr.actuator.machine import next_wake
+from vpa_ippr.actuator.policy import Policy, merge
+from vpa_ippr.actuator.ports import PodPort, ShrinkPort
+from vpa_ippr.actuator.preflight import preflight
+from vpa_ippr.actuator.reasons import Reason
+from vpa_ippr.actuator.state import Ending, begin
+from vpa_ippr.actuator.status import status_of
+from vpa_ippr.actuator.task import Permission, Subject, Task, state_in, subject_in, subject_of
+from vpa_ippr.api.clock import Clock
+from vpa_ippr.api.cluster import EventType
+from vpa_ippr.api.errors import ActuatorError, ClusterError, ValidationError
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.shrink import MemoryShrink, Phase
+from vpa_ippr.api.timestamps import parse_time
+
+_log = logging.getLogger(__name__)
+
+_UNTOUCHED = frozenset({Phase.PENDING, Phase.OBSERVING})
+_RUNNING = frozenset({Phase.OBSERVING, Phase.SHRINKING, Phase.HOLDING})
+_WARNINGS = frozenset({Phase.REVERTED, Phase.EXPIRED})
+_CLOSE_ATTEMPTS = 3
+
+
+class Agent:
+    """Drives the shrinks of one node.
+
+    Args:
+        node_name: as in ``spec.nodeName`` of pods and MemoryShrinks.
+        shrinks: the MemoryShrinks of the API.
+        pods: the pods of the API.
+        cgroups: the node's containers.
+        journal: opened, which means locked; the agent closes it.
+        clock: time, and the wait between rounds.
+        policy: the node's own; each MemoryShrink may override a part.
+    """
+
+    def __init__(
+        self,
+        node_name: str,
+        shrinks: ShrinkPort,
+        pods: PodPort,
+        cgroups: CgroupFinder,
+        journal: Journal,
+        clock: Clock,
+        policy: Policy,
+    ) -> None:
+        self._node_name = node_name
+        self._shrinks = shrinks
+        self._pods = pods
+        self._cgroups = cgroups
+        self._journal = journal
+        self._clock = clock
+        self._policy = policy
+        self._tasks: dict[str, Task] = {}
+        self._finished: set[str] = set()
+        self._next_poll = -math.inf
+        self._left_over = list(journal.entries())
+        self._is_cut_off = False
+        self._is_closed = False
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until ``stop`` is set or the clock is stopped, then put everything back."""
+        try:
+            while not stop.is_set() and self._clock.wait_until(self.run_once()):
+                pass
+        finally:
+            self.close()
+
+    def run_once(self) -> float:
+        """One round; the moment at which the next one is due."""
+        self._recover()
+        now = self._clock.now()
+        if now >= self._next_poll:
+            self._next_poll = now + self._policy.poll_seconds
+            self._poll(now)
+        for task in self._in_order():
+            self._drive(task)
+        for task in self._in_order():
+            self._report(task)
+        self._forget()
+        due = min([self._next_poll, *(next_wake(task.state, task.policy) for task in self._tasks.values())])
+        return max(due, now + self._policy.tick_seconds)
+
+    def close(self) -> None:
+        """Restore what was touched, say so, and give the journal up; a probation stays in the journal for the successor."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for task in self._in_order():
+            if task.state.touched and task.state.phase is not Phase.COMMITTED:
+                task.fail(Reason.AGENT_STOPPED, "the node's agent was stopped")
+                for _ in range(_CLOSE_ATTEMPTS):
+                    self._drive(task)
+            self._report(task)
+        self._journal.close()
+
+    # Taking over from an agent before us.
+
+    def _recover(self) -> None:
+        for entry in list(self._left_over):
+            try:
+                self._recover_entry(entry)
+                self._left_over.remove(entry)
+            except ActuatorError as error:
+                _log.error("cannot recover a shrink: tries again", extra={"shrink": entry.name, "error": str(error)})
+
+    def _recover_entry(self, entry: Entry) -> None:
+        cgroup = self._cgroup_of(entry)
+        if cgroup is None:
+            _log.info("journal entry is about a cgroup that is no more", extra={"shrink": entry.name})
+            self._journal.drop(entry.shrink_uid)
+            return
+        task = Task(subject_in(entry), state_in(entry, self._clock.now()), self._policy, cgroup, self._pods)
+        if not self._is_committed(entry, cgroup):
+            task.conclude(Ending(Phase.REVERTED, Reason.AGENT_RESTARTED, "the node's agent was restarted"))
+        self._tasks[entry.shrink_uid] = task
+        _log.warning("recovers a shrink", extra={"shrink": entry.name, "phase": entry.phase})
+        self._drive(task)
+
+    def _is_committed(self, entry: Entry, cgroup: Cgroup) -> bool:
+        """Whether the limit has followed; a cgroup that cannot be read is taken for not, and put back blindly."""
+        try:
+            snapshot = cgroup.read()
+        except ActuatorError:
+            return False
+        limit = snapshot.max_bytes if snapshot is not None else None
+        return limit is not None and self._policy.page_floor(limit) == entry.target_bytes
+
+    def _cgroup_of(self, entry: Entry) -> Cgroup | None:
+        """The entry's very cgroup: same boot, same inode."""
+        if entry.boot_id != self._journal.boot_id:
+            return None
+        cgroup = self._cgroups.find(entry.pod_uid, entry.container_id, entry.qos_class)
+        return cgroup if cgroup is not None and cgroup.identity() == entry.cgroup_identity else None
+
+    # What the API wants.
+
+    def _poll(self, now: float) -> None:
+        try:
+            listed = self._shrinks.list_shrinks(self._node_name)
+        except ClusterError as error:
+            if not self._is_cut_off:
+                _log.warning("API lost: goes on with what is under way", extra={"tasks": len(self._tasks), "error": str(error)})
+            self._is_cut_off = True
+            return
+        self._is_cut_off = False
+        by_uid = {shrink.metadata.uid: shrink for shrink in listed}
+        self._finished &= by_uid.keys()
+        for uid, task in self._tasks.items():
+            self._update(task, by_uid.get(uid))
+        for uid, shrink in by_uid.items():
+            if uid not in self._tasks and uid not in self._finished and not shrink.status.phase.is_terminal:
+                self._begin(shrink, now)
+
+    def _update(self, task: Task, shrink: MemoryShrink | None) -> None:
+        if shrink is None:
+            task.has_vanished = True
+            task.conclude(Ending(Phase.ABORTED, Reason.SHRINK_DELETED, "the MemoryShrink was deleted"))
+            return
+        if task.shrink is None:
+            task.wants_report = True
+        task.shrink = shrink
+
+    def _begin(self, shrink: MemoryShrink, now: float) -> None:
+        try:
+            pod = self._pods.get_pod(ObjectKey(shrink.metadata.namespace, shrink.spec.pod.name))
+        except ClusterError as error:
+            _log.warning("cannot read the pod of a shrink: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
+            return
+        policy, verdict = self._policy_of(shrink)
+        if shrink.status.phase not in _UNTOUCHED:
+            message = f"the agent was restarted in phase {shrink.status.phase} and nothing was left in its journal"
+            verdict = Ending(Phase.REVERTED, Reason.AGENT_RESTARTED, message)
+        verdict = verdict or preflight(shrink, pod, policy, now)
+        subject = subject_of(shrink, pod.status.qos_class if pod is not None else "")
+        cgroup, verdict = (None, verdict) if verdict is not None else self._find(subject)
+        state = begin(policy.page_floor(shrink.spec.target_bytes), _started_at(shrink, now), shrink.spec.deadline_seconds, now)
+        task = Task(subject, state, policy, cgroup, self._pods)
+        task.shrink, task.written = shrink, shrink.status
+        if verdict is not None:
+            task.conclude(verdict)
+        self._tasks[subject.shrink_uid] = task
+
+    def _policy_of(self, shrink: MemoryShrink) -> tuple[Policy, Ending | None]:
+        try:
+            return merge(self._policy, shrink.spec.policy), None
+        except ValidationError as error:
+            return self._policy, Ending(Phase.REFUSED, Reason.INVALID_POLICY, str(error))
+
+    def _find(self, subject: Subject) -> tuple[Cgroup | None, Ending | None]:
+        try:
+            cgroup = self._cgroups.find(subject.pod_uid, subject.container_id, subject.qos_class)
+        except ActuatorError as error:
+            return None, Ending(Phase.REFUSED, error.reason, str(error))
+        if cgroup is None:
+            message = f"no cgroup for {subject.container_id} on node {self._node_name}: VM runtimes and foreign layouts are not supported"
+            return None, Ending(Phase.REFUSED, Reason.CGROUP_NOT_FOUND, message)
+        return cgroup, None
+
+    # The work.
+
+    def _in_order(self) -> list[Task]:
+        return sorted(self._tasks.values(), key=lambda task: (task.state.started_at, task.subject.key))
+
+    def _drive(self, task: Task) -> None:
+        if task.is_over:
+            return
+        try:
+            task.tick(self._permission(task), self._journal, self._clock)
+        except Exception as error:  # noqa: BLE001 - one shrink's trouble must not stop the others
+            _log.exception("shrink failed: it is put back", extra={"shrink": str(task.subject.key)})
+            task.fail(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+    def _permission(self, task: Task) -> Permission:
+        others = [other for other in self._tasks.values() if other is not task]
+        return Permission(
+            may_observe=_count(others, {Phase.OBSERVING}) < self._policy.max_observing and not any(_is_rival(task, o) for o in others),
+            may_step=_count(others, {Phase.SHRINKING}) < self._policy.max_stepping,
+        )
+
+    # What the API is told.
+
+    def _report(self, task: Task) -> None:
+        shrink = task.shrink
+        if not task.wants_report or shrink is None or task.has_vanished:
+            return
+        status = status_of(task.state, task.policy, shrink.metadata.generation)
+        try:
+            if status != task.written and not shrink.status.phase.is_terminal:
+                self._shrinks.patch_shrink_status(shrink.key, status)
+            if task.is_over:
+                kind: EventType = "Warning" if status.phase in _WARNINGS else "Normal"
+                self._shrinks.record_event(shrink, kind, f"Shrink{status.phase}", f"{status.reason}: {status.message}")
+        except ClusterError as error:
+            _log.warning("cannot report a shrink: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
+            return
+        task.written, task.wants_report = status, False
+
+    def _forget(self) -> None:
+        for uid, task in list(self._tasks.items()):
+            if task.is_over and (task.has_vanished or (task.shrink is not None and not task.wants_report)):
+                self._finished.add(uid)
+                del self._tasks[uid]
+
+
+def _count(tasks: Iterable[Task], phases: set[Phase]) -> int:
+    return sum(task.state.phase in phases for task in tasks)
+
+
+def _is_rival(task: Task, other: Task) -> bool:
+    """One shrink a pod at a time; a probation only stands against the same container."""
+    if other.subject.pod_uid != task.subject.pod_uid:
+        return False
+    is_same_container = other.subject.container_id == task.subject.container_id
+    return other.state.phase in _RUNNING or (is_same_container and other.state.phase is Phase.COMMITTED)
+
+
+def _started_at(shrink: MemoryShrink, now: float) -> float:
+    """When this shrink's deadline began to run: the first status says it, so that a restart does not prolong it."""
+    try:
+        return parse_time(shrink.status.start_time) if shrink.status.start_time else now
+    except ValidationError:
+        return now
