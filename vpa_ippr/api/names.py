@@ -13,6 +13,8 @@ RECOMMENDER_NAME = "vpa-ippr"
 FIELD_MANAGER = "vpa-ippr"
 
 ANNOTATION_EXPLANATION = f"{OWN_GROUP}/explanation"
+ANNOTATION_RESIZE_LEDGER = f"{OWN_GROUP}/resize-ledger"
+ANNOTATION_PREVIOUS_RESOURCES = f"{OWN_GROUP}/previous-resources"
 LABEL_POD_UID = f"{OWN_GROUP}/pod-uid"
 LABEL_NODE = f"{OWN_GROUP}/node"
 

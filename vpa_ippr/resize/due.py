@@ -1,0 +1,197 @@
+"""Is a resize of this pod due? The rules of upstream's updater, without what does not fit an in-place change.
+
+As upstream: outside the bounds at once; after a quick out-of-memory kill when the recommendation differs; else only for pods of a minimum
+age and for a change of 10 %. Differently: a growing CPU request does not wait for the age, since it costs nothing in place; changes in
+opposite directions do not cancel each other out; what differs only in notation or below the kernel's grain is no change; what was refused
+or reverted lately is left alone until its hold-off is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vpa_ippr.api.pod import ContainerStatus, Pod
+from vpa_ippr.api.resources import Resource
+from vpa_ippr.api.timestamps import parse_time
+from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.resize.ledger import History, Scope, hold_off_for
+from vpa_ippr.resize.reasons import DueReason, NotDueReason
+from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.targets import Target, targets_of
+
+IN_PLACE_MODES = frozenset({"InPlaceOrRecreate", "InPlace"})
+_EVICTING_MODES = frozenset({"Recreate", "Auto"})
+_IDLE_MODES = {"Off": NotDueReason.MODE_OFF, "Initial": NotDueReason.MODE_INITIAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The smallest thing that is resized or left alone: one resource of one container, its request and its limit together."""
+
+    container: str
+    resource: Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A resize is due. ``change`` is upstream's measure: the sum over both resources of the change relative to the requests."""
+
+    reasons: tuple[DueReason, ...]
+    parts: tuple[Part, ...]
+    change: float
+
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """The containers that are to change, each once."""
+        return tuple(dict.fromkeys(part.container for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class NotDue:
+    """No resize is due."""
+
+    reason: NotDueReason
+    message: str = ""
+
+
+def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History) -> Due | NotDue:
+    """Whether, why and in which parts the pod is to be resized.
+
+    Raises:
+        QuantityError: a quantity of the pod or of the VPA cannot be read.
+        ValidationError: a time of the pod cannot be read.
+    """
+    unfit = _unfit(pod, vpa)
+    if unfit is not None:
+        return unfit
+    targets = targets_of(pod, vpa, history.ledger)
+    if not targets:
+        return NotDue(NotDueReason.NO_RECOMMENDATION, f"vpa {vpa.key} recommends nothing for the containers of this pod")
+    open_parts, blocked = _open_parts(targets, now, history)
+    if not open_parts:
+        return blocked or NotDue(NotDueReason.UP_TO_DATE)
+    verdict = _verdict(pod, vpa, targets, open_parts, now, settings)
+    if isinstance(verdict, Due) and vpa.update_mode in _EVICTING_MODES:
+        return NotDue(
+            NotDueReason.MODE_NEEDS_EVICTION,
+            f"mode {vpa.update_mode} applies changes by eviction, which is not done: use InPlaceOrRecreate or InPlace",
+        )
+    return verdict
+
+
+def _unfit(pod: Pod, vpa: Vpa) -> NotDue | None:
+    mode = vpa.update_mode
+    if mode in _IDLE_MODES:
+        return NotDue(_IDLE_MODES[mode])
+    if mode not in IN_PLACE_MODES | _EVICTING_MODES:
+        return NotDue(NotDueReason.MODE_UNKNOWN, f"vpa {vpa.key} has updateMode {mode!r}, which is not known")
+    if pod.metadata.deletion_timestamp is not None:
+        return NotDue(NotDueReason.POD_DELETING)
+    if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+        return NotDue(NotDueReason.POD_NOT_RUNNING)
+    return None
+
+
+def _open_parts(targets: tuple[Target, ...], now: float, history: History) -> tuple[tuple[Part, ...], NotDue | None]:
+    """The parts that differ and may be touched now; with the first reason that keeps another one back."""
+    open_parts: list[Part] = []
+    blocked: NotDue | None = None
+    for target in targets:
+        for resource in Resource:
+            if target.changes(resource):
+                obstacle = _obstacle(target, resource, now, history)
+                if obstacle is None:
+                    open_parts.append(Part(target.container, resource))
+                blocked = blocked or obstacle
+    return tuple(open_parts), blocked
+
+
+def _obstacle(target: Target, resource: Resource, now: float, history: History) -> NotDue | None:
+    grows = target.grows(resource)
+    if resource is Resource.MEMORY and not grows and target.container in history.shrinking:
+        return NotDue(NotDueReason.SHRINK_ACTIVE, f"memory of {target.container} is being brought down")
+    hold_off = hold_off_for(history.ledger, target.container, resource, now, grows=grows)
+    if hold_off is None:
+        return None
+    if hold_off.scope is Scope.SHRINK and hold_off.floor_bytes is not None:
+        limit = target.desired.limits.memory_bytes
+        if limit is None or limit >= hold_off.floor_bytes:
+            return None
+        return NotDue(
+            NotDueReason.LEARNED_FLOOR,
+            f"{target.container} needs {hold_off.floor_bytes} bytes ({hold_off.reason}): {limit} is not tried before {hold_off.until:.0f}",
+        )
+    return NotDue(NotDueReason.HOLD_OFF, f"{target.container} is left alone until {hold_off.until:.0f} after {hold_off.reason}")
+
+
+def _verdict(pod: Pod, vpa: Vpa, targets: tuple[Target, ...], parts: tuple[Part, ...], now: float, settings: Settings) -> Due | NotDue:
+    by_name = {target.container: target for target in targets}
+    change = _change(by_name, parts)
+    urgent = _urgent_reasons(pod, vpa, by_name, parts, settings)
+    if urgent:
+        return Due(urgent, parts, change)
+    is_old = now - _started_at(pod, now) >= settings.min_pod_age_seconds
+    if is_old and change >= settings.min_change:
+        return Due((DueReason.SIGNIFICANT_CHANGE,), parts, change)
+    short = tuple(part for part in parts if _short_of_cpu(by_name[part.container], part, settings))
+    if short:
+        return Due((DueReason.CPU_SHORTAGE,), short, _change(by_name, short))
+    if change < settings.min_change:
+        return NotDue(NotDueReason.CHANGE_TOO_SMALL, f"change of {change:.1%} inside the bounds")
+    return NotDue(NotDueReason.POD_TOO_YOUNG, f"inside the bounds, younger than {settings.min_pod_age_seconds:.0f} s")
+
+
+def _change(targets: dict[str, Target], parts: tuple[Part, ...]) -> float:
+    """The sum over resources of what changes, relative to what all containers with a target request of it."""
+    total = 0.0
+    for resource in Resource:
+        requested = sum(target.current.requests.get(resource) or 0 for target in targets.values())
+        changing = [targets[part.container] for part in parts if part.resource is resource]
+        total += sum(_distance(target, resource) for target in changing) / max(requested, 1)
+    return total
+
+
+def _distance(target: Target, resource: Resource) -> int:
+    """How far the request moves; how far the limit does where it alone is out of place."""
+    request = abs((target.desired.requests.get(resource) or 0) - (target.current.requests.get(resource) or 0))
+    return request or abs((target.desired.limits.get(resource) or 0) - (target.current.limits.get(resource) or 0))
+
+
+def _urgent_reasons(pod: Pod, vpa: Vpa, targets: dict[str, Target], parts: tuple[Part, ...], settings: Settings) -> tuple[DueReason, ...]:
+    reasons: list[DueReason] = []
+    for part in parts:
+        target = targets[part.container]
+        request = target.current.requests.get(part.resource)
+        if request is None:
+            reasons.append(DueReason.REQUEST_MISSING)
+        elif _outside(request, target.lower.get(part.resource), target.upper.get(part.resource)):
+            reasons.append(DueReason.OUTSIDE_BOUNDS)
+    policy = vpa.spec.update_policy
+    threshold = (policy.evict_after_oom_seconds if policy else None) or settings.quick_oom_seconds
+    statuses = [pod.container_status(name) for name in targets]
+    if any(status is not None and _quick_oom(status, threshold) for status in statuses):
+        reasons.append(DueReason.QUICK_OOM)
+    return tuple(dict.fromkeys(reasons))
+
+
+def _outside(request: int, lower: int | None, upper: int | None) -> bool:
+    return (lower is not None and request < lower) or (upper is not None and request > upper)
+
+
+def _quick_oom(status: ContainerStatus, threshold_seconds: float) -> bool:
+    """True when the container's last end was an out-of-memory kill soon after its start."""
+    ended = status.state.terminated or status.last_state.terminated
+    if ended is None or ended.reason != "OOMKilled" or not ended.started_at or not ended.finished_at:
+        return False
+    return parse_time(ended.finished_at) - parse_time(ended.started_at) < threshold_seconds
+
+
+def _short_of_cpu(target: Target, part: Part, settings: Settings) -> bool:
+    if part.resource is not Resource.CPU:
+        return False
+    old, new = target.current.requests.cpu_millicores or 0, target.desired.requests.cpu_millicores or 0
+    return new > old and (new - old) / max(old, 1) >= settings.min_change
+
+
+def _started_at(pod: Pod, now: float) -> float:
+    return parse_time(pod.status.start_time) if pod.status.start_time else now

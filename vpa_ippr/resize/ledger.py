@@ -1,0 +1,196 @@
+"""What the updater must not forget about a pod, kept in one annotation of that pod: a restart of the updater loses nothing.
+
+The annotation is written before a resize is issued. ``last`` therefore says what was asked and what stood there before, whether or not
+the request reached the API server: comparing it with the pod's spec tells which.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
+from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.state import InfeasibleCause
+
+WHOLE_POD = "*"
+
+logger = logging.getLogger(__name__)
+
+
+class Scope(StrEnum):
+    """Which changes a hold-off forbids: growth of either resource, a decrease of memory, or all."""
+
+    GROW = "Grow"
+    SHRINK = "Shrink"
+    ANY = "Any"
+
+
+class HoldOff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """No such change before ``until`` (seconds since the epoch); ``floor_bytes`` is the lowest memory limit known to be within reach."""
+
+    container: str
+    scope: Scope
+    until: float
+    attempts: int
+    reason: str
+    floor_bytes: int | None = None
+
+
+class Infeasible(msgspec.Struct, frozen=True, rename="camel"):
+    """A spec that the kubelet called infeasible, and the node it was on; CPU and memory are the pod's requests in that spec."""
+
+    node: str
+    cause: InfeasibleCause
+    cpu_millicores: int
+    memory_bytes: int
+
+
+class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One resize of ours: the touched containers before and after. ``shrink`` names the MemoryShrink that it completes."""
+
+    issued_at: float
+    before: dict[str, ResourceRequirements]
+    after: dict[str, ResourceRequirements]
+    reverting: bool = False
+    shrink: str = ""
+
+
+class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A container before our first resize, and as we last asked for it."""
+
+    original: ResourceRequirements
+    expected: ResourceRequirements
+
+
+class Ledger(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """All durable memory of one pod. ``settled`` holds the UIDs of finished MemoryShrinks whose outcome has been dealt with."""
+
+    last: Record | None = None
+    bases: dict[str, Basis] = {}
+    hold_offs: list[HoldOff] = []
+    infeasible: Infeasible | None = None
+    settled: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What deciding and planning may know of the past: the ledger, and the targets in bytes of the shrinks under way, by container."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    shrinking: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_ledger(pod: Pod) -> Ledger:
+    """The pod's ledger; an unreadable one is reported in the log and begun anew."""
+    text = pod.metadata.annotations.get(ANNOTATION_RESIZE_LEDGER)
+    if text is None:
+        return Ledger()
+    try:
+        return msgspec.json.decode(text, type=Ledger)
+    except msgspec.DecodeError as error:
+        logger.warning("unreadable resize ledger begun anew", extra={"pod": str(pod.key), "error": str(error)})
+        return Ledger()
+
+
+def to_annotations(ledger: Ledger) -> dict[str, str]:
+    """The annotation that holds ``ledger``."""
+    return {ANNOTATION_RESIZE_LEDGER: msgspec.json.encode(ledger).decode()}
+
+
+def to_requirements(resources: ContainerResources) -> ResourceRequirements:
+    """CPU and memory as canonical quantities."""
+    return ResourceRequirements(requests={**resources.requests.to_quantities()}, limits={**resources.limits.to_quantities()})
+
+
+def parse_stored(stored: Mapping[str, ResourceRequirements]) -> dict[str, ContainerResources]:
+    """Amounts by container; raises QuantityError when somebody put other text into the annotation."""
+    return {name: requirements.parse(f"annotation {ANNOTATION_RESIZE_LEDGER} {name}") for name, requirements in stored.items()}
+
+
+def spec_is(pod: Pod, stored: Mapping[str, ResourceRequirements]) -> bool:
+    """True when the pod's spec holds exactly these amounts for these containers."""
+    return all(pod.desired(name) == resources for name, resources in parse_stored(stored).items())
+
+
+def proportions(pod: Pod, ledger: Ledger, container: str) -> ContainerResources:
+    """The resources whose request-to-limit ratio is to be kept: those before our first resize.
+
+    Taking the ratio from the present spec would lose a little of it by rounding down at each resize. When the spec is no longer what we
+    asked for, somebody else has set it and it counts instead.
+    """
+    current = pod.desired(container)
+    basis = ledger.bases.get(container)
+    if basis is None:
+        return current
+    known = parse_stored({"original": basis.original, "expected": basis.expected})
+    before = ledger.last.before.get(container) if ledger.last else None
+    ours = [*known.values(), *parse_stored({container: before} if before else {}).values()]
+    original = known["original"]
+    return original if current in ours and _shape(original) == _shape(current) else current
+
+
+def with_resize(
+    ledger: Ledger, pod: Pod, after: Mapping[str, ContainerResources], now: float, *, reverting: bool = False, shrink: str = ""
+) -> Ledger:
+    """The ledger once a resize to ``after`` (whole resources of each touched container) is about to be issued."""
+    bases = dict(ledger.bases)
+    for container, resources in after.items():
+        bases[container] = Basis(
+            original=to_requirements(proportions(pod, ledger, container)),
+            expected=to_requirements(resources),
+        )
+    record = Record(
+        issued_at=now,
+        before={name: to_requirements(pod.desired(name)) for name in after},
+        after={name: to_requirements(resources) for name, resources in after.items()},
+        reverting=reverting,
+        shrink=shrink,
+    )
+    return msgspec.structs.replace(ledger, last=record, bases=bases)
+
+
+def with_hold_off(
+    ledger: Ledger, container: str, scope: Scope, reason: str, now: float, settings: Settings, floor_bytes: int | None = None
+) -> Ledger:
+    """The ledger after a failure: each further one for the same container and scope doubles the time."""
+    others = [h for h in ledger.hold_offs if (h.container, h.scope) != (container, scope)]
+    earlier = next((h for h in ledger.hold_offs if (h.container, h.scope) == (container, scope)), None)
+    attempts = earlier.attempts + 1 if earlier else 1
+    seconds = min(settings.hold_off_seconds * 2.0 ** min(attempts - 1, 32), settings.hold_off_max_seconds)
+    hold_off = HoldOff(container, scope, now + seconds, attempts, reason, floor_bytes)
+    return msgspec.structs.replace(ledger, hold_offs=[*others, hold_off])
+
+
+def hold_off_for(ledger: Ledger, container: str, resource: Resource, now: float, *, grows: bool) -> HoldOff | None:
+    """The hold-off in force that forbids such a change of that container."""
+    scopes = {Scope.ANY}
+    if grows:
+        scopes.add(Scope.GROW)
+    elif resource is Resource.MEMORY:
+        scopes.add(Scope.SHRINK)
+    for hold_off in ledger.hold_offs:
+        if hold_off.container in (container, WHOLE_POD) and hold_off.scope in scopes and now < hold_off.until:
+            return hold_off
+    return None
+
+
+def tidied(ledger: Ledger, now: float, settings: Settings, node_shape: str | None, shrink_uids: Collection[str]) -> Ledger:
+    """Without what no longer matters: hold-offs long over, what another node could not do, settled shrinks that are deleted."""
+    known = ledger.infeasible
+    return msgspec.structs.replace(
+        ledger,
+        hold_offs=[h for h in ledger.hold_offs if now < h.until + settings.hold_off_max_seconds],
+        infeasible=None if known and node_shape is not None and known.node != node_shape else known,
+        settled=[uid for uid in ledger.settled if uid in shrink_uids],
+    )
+
+
+def _shape(resources: ContainerResources) -> tuple[frozenset[str], frozenset[str]]:
+    return frozenset(resources.requests.to_quantities()), frozenset(resources.limits.to_quantities())

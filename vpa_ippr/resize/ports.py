@@ -1,0 +1,105 @@
+"""What the updater needs of the outside: one Protocol, implemented over the Kubernetes API by the cluster room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from vpa_ippr.api.cluster import EventType, Node, ObjectRef
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.shrink import Intent, MemoryShrink
+from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.recommend.ownership import FindWorkload
+
+Patch = dict[str, object]
+
+
+class ApiCause(Protocol):
+    """One entry of a Status' ``details.causes``."""
+
+    @property
+    def reason(self) -> str:
+        """Such as ``NodeCapacity`` or ``FieldValueForbidden``."""
+        ...
+
+
+@runtime_checkable
+class ApiRefusal(Protocol):
+    """The API server's own answer, as an error carries it; an error without these got no answer at all."""
+
+    status: int
+    api_reason: str
+    causes: Sequence[ApiCause]
+
+
+class UpdaterPort(Protocol):
+    """Reads and writes of the updater.
+
+    Every method may raise a ``vpa_ippr.api.errors.ClusterError``; one that the API server answered looks like an ``ApiRefusal``.
+    """
+
+    def list_vpas(self) -> list[Vpa]:
+        """All VPAs that this updater serves."""
+        ...
+
+    def list_pods(self) -> list[Pod]:
+        """All pods that are on a node and have not ended."""
+        ...
+
+    def list_nodes(self) -> list[Node]:
+        """All nodes."""
+        ...
+
+    def list_shrinks(self) -> list[MemoryShrink]:
+        """All MemoryShrinks."""
+        ...
+
+    @property
+    def find_workload(self) -> FindWorkload:
+        """Finds an object that pods can belong to, by namespace, API version, kind and name; as the recommender's port does."""
+        ...
+
+    def get_pod(self, key: ObjectKey) -> Pod | None:
+        """The pod as it is now, not from a cache; None when it is gone."""
+        ...
+
+    def get_shrink(self, key: ObjectKey) -> MemoryShrink | None:
+        """The MemoryShrink as it is now, not from a cache; None when it is gone."""
+        ...
+
+    def resize_pod(self, key: ObjectKey, patch: Patch) -> Pod:
+        """Strategic-merge patch of the pod's ``resize`` subresource; 409 when ``metadata.resourceVersion`` in it is outdated."""
+        ...
+
+    def annotate_pod(self, key: ObjectKey, patch: Patch) -> Pod:
+        """Merge patch of the pod's ``metadata``; 409 when ``metadata.resourceVersion`` in it is outdated."""
+        ...
+
+    def create_shrink(self, shrink: MemoryShrink) -> None:
+        """Create a MemoryShrink; 409 when one of that name exists."""
+        ...
+
+    def patch_shrink_intent(self, key: ObjectKey, intent: Intent) -> None:
+        """Change ``spec.intent``."""
+        ...
+
+    def delete_shrink(self, key: ObjectKey) -> None:
+        """Delete a MemoryShrink; nothing happens when it is gone."""
+        ...
+
+    def record_event(self, about: ObjectRef, event_type: EventType, reason: str, message: str) -> None:
+        """Record an event; failures are the implementation's to log, never raised."""
+        ...
+
+
+def reference_to(pod: Pod) -> ObjectRef:
+    """The pod as the subject of an event."""
+    return ObjectRef("v1", "Pod", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+
+
+def with_precondition(pod: Pod, patch: Mapping[str, object]) -> Patch:
+    """``patch`` with the pod's UID and resourceVersion in it, so that no other writer's change is overwritten (409 instead)."""
+    metadata = {"uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version}
+    given = patch.get("metadata")
+    return {**patch, "metadata": {**(given if isinstance(given, dict) else {}), **metadata}}

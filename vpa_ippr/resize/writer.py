@@ -1,0 +1,119 @@
+"""The writes of the updater on pods and shrinks, each with its event: the ledger first, then the resize, in two requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from vpa_ippr.api.cluster import EventType
+from vpa_ippr.api.errors import ClusterError
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.resources import ContainerResources, Resource
+from vpa_ippr.api.shrink import Intent, MemoryShrink
+from vpa_ippr.resize.ledger import Ledger, to_annotations, with_resize
+from vpa_ippr.resize.patch import Change, changes_to, describe, format_amount, patch_for
+from vpa_ippr.resize.plan import ShrinkNeed
+from vpa_ippr.resize.ports import UpdaterPort, reference_to, with_precondition
+from vpa_ippr.resize.reasons import AbortReason, EventReason
+from vpa_ippr.resize.refusal import Answer, classify
+from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.shrinks import new_shrink
+
+logger = logging.getLogger(__name__)
+
+_WARNINGS = frozenset(
+    {
+        EventReason.RESIZE_DEFERRED,
+        EventReason.RESIZE_REVERTED,
+        EventReason.RESIZE_REFUSED,
+        EventReason.SHRINK_REFUSED,
+        EventReason.SHRINK_REVERTED,
+    }
+)
+
+
+class Writer:
+    """Carries out decisions; remembers only which events it has already recorded, so that none is repeated each cycle."""
+
+    def __init__(self, cluster: UpdaterPort, settings: Settings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._said: dict[str, set[str]] = {}
+
+    def remember(self, pod: Pod, ledger: Ledger) -> Pod:
+        """Write the pod's ledger; nothing when it stands there already."""
+        annotations = to_annotations(ledger)
+        if all(pod.metadata.annotations.get(name) == value for name, value in annotations.items()):
+            return pod
+        return self._cluster.annotate_pod(pod.key, with_precondition(pod, {"metadata": {"annotations": annotations}}))
+
+    def resize(
+        self, pod: Pod, ledger: Ledger, after: dict[str, ContainerResources], now: float, *, reverting: bool = False, shrink: str = ""
+    ) -> tuple[Change, ...]:
+        """Take the spec to ``after``.
+
+        Raises:
+            ResizeRefusedError: the API server refused the resize itself; the error carries the pod as the ledger's write left it.
+            ClusterError: anything else went wrong, maybe before anything was written.
+        """
+        changes = changes_to(pod, after)
+        noted = self.remember(pod, with_resize(ledger, pod, after, now, reverting=reverting, shrink=shrink))
+        try:
+            self._cluster.resize_pod(pod.key, with_precondition(noted, patch_for(pod, changes)))
+        except ClusterError as error:
+            if classify(error).answer is Answer.REFUSED:
+                raise ResizeRefusedError(noted, error) from error
+            raise
+        logger.info("resize issued", extra={"pod": str(pod.key), "changes": describe(changes), "reverting": reverting, "shrink": shrink})
+        return changes
+
+    def open_shrink(self, pod: Pod, needs: Iterable[ShrinkNeed], taken: Iterable[str]) -> MemoryShrink | None:
+        """Open a MemoryShrink for the need that frees most: one a pod at a time. None when its container is not running."""
+        need = max(needs, key=lambda n: (n.previous.limits.memory_bytes or 0) - n.target_bytes)
+        shrink = new_shrink(pod, need, frozenset(taken), self._settings)
+        if shrink is None:
+            return None
+        try:
+            self._cluster.create_shrink(shrink)
+        except ClusterError as error:
+            if classify(error).answer is not Answer.READ_AGAIN:
+                raise
+            return shrink  # it was there: an earlier life of this updater made it
+        sizes = " -> ".join(format_amount(Resource.MEMORY, size) for size in (need.previous.limits.memory_bytes, need.target_bytes))
+        self.say(pod, EventReason.SHRINK_OPENED, f"{need.container} memory limit {sizes}: memoryshrink {shrink.metadata.name}")
+        return shrink
+
+    def abort_shrink(self, shrink: MemoryShrink, reason: AbortReason, pod: Pod | None = None) -> None:
+        """Ask the agent to give up."""
+        self._cluster.patch_shrink_intent(shrink.key, Intent.ABORT)
+        logger.info("shrink called off", extra={"shrink": str(shrink.key), "reason": reason})
+        if pod is not None:
+            self.say(pod, EventReason.SHRINK_ABORTED, f"memoryshrink {shrink.metadata.name}: {reason}")
+
+    def say(self, pod: Pod, reason: EventReason, message: str) -> None:
+        """Record an event on the pod."""
+        event_type: EventType = "Warning" if reason in _WARNINGS else "Normal"
+        self._cluster.record_event(reference_to(pod), event_type, reason, message)
+
+    def say_once(self, pod: Pod, reason: EventReason, occasion: str, message: str) -> None:
+        """Record an event unless this process has recorded it for this pod on the same occasion."""
+        said = self._said.setdefault(pod.metadata.uid, set())
+        if f"{reason}/{occasion}" not in said:
+            said.add(f"{reason}/{occasion}")
+            self.say(pod, reason, message)
+
+    def forget_pods_but(self, uids: Iterable[str]) -> None:
+        """Forget what was said of pods that are gone."""
+        kept = set(uids)
+        self._said = {uid: said for uid, said in self._said.items() if uid in kept}
+
+
+class ResizeRefusedError(ClusterError):
+    """The API server refused a resize; ``pod`` is as the ledger's write left it, ``cause`` the server's answer."""
+
+    reason = "ResizeRefused"
+
+    def __init__(self, pod: Pod, cause: ClusterError) -> None:
+        super().__init__(str(cause))
+        self.pod = pod
+        self.cause = cause
