@@ -1,7 +1,8 @@
 """A clock that another process keeps, for components that live in simulated time.
 
-The keeper answers ``POST /clock/<name>/wait`` with body ``{"until": seconds}`` once that moment has come, and ``GET /clock`` at once;
-both answer ``{"now": seconds}``. Time stands still between a component's waits, so its work takes no simulated time.
+``POST /clock/<name>`` joins in under a name. ``POST /clock/<name>/wait`` with body ``{"until": seconds}`` is answered once that moment
+has come, or earlier when time has ended. Both answer ``{"now": seconds}``. Time stands still between a
+component's waits, so its work takes no simulated time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class RemoteClock:
         self._name = name
         self._pool = urllib3.PoolManager(num_pools=1, maxsize=2)
         self._stopped = threading.Event()
-        self._now = self._ask("GET", self._base)
+        self._now = self._ask(f"{self._base}/{quote(name, safe='')}", {})
 
     def now(self) -> float:
         """The time at the last wait: it does not move in between."""
@@ -39,22 +40,20 @@ class RemoteClock:
         if self._stopped.is_set():
             return False
         try:
-            self._now = self._ask("POST", f"{self._base}/{quote(self._name, safe='')}/wait", {"until": moment})
+            self._now = self._ask(f"{self._base}/{quote(self._name, safe='')}/wait", {"until": moment})
         except ClusterError:
             if self._stopped.is_set():
                 return False
             raise
-        return not self._stopped.is_set()
+        return not self._stopped.is_set() and self._now >= moment
 
     def stop(self) -> None:
         """Make the next wait return False."""
         self._stopped.set()
 
-    def _ask(self, method: str, url: str, body: object = None) -> float:
+    def _ask(self, url: str, body: object) -> float:
         try:
-            response = self._pool.request(
-                method, url, body=msgspec.json.encode(body) if body is not None else None, retries=False, timeout=None
-            )
+            response = self._pool.request("POST", url, body=msgspec.json.encode(body), retries=False, timeout=None)
             if response.status != 200:
                 raise ClusterError(f"clock {url} answered HTTP {response.status}", reason="ClockLost")
             return msgspec.json.decode(response.data, type=_Now).now
