@@ -53,13 +53,19 @@ class Infeasible(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One resize of ours: the touched containers before and after. ``shrink`` names the MemoryShrink that it completes."""
+    """One resize of ours: the touched containers before and after.
+
+    ``shrink`` names the MemoryShrink that it completes, ``stopped`` the pod's containers that were not running when it was issued, and
+    ``nudge`` marks the follow-up of a resize that may have been lost (``stale_cgroup``).
+    """
 
     issued_at: float
     before: dict[str, ResourceRequirements]
     after: dict[str, ResourceRequirements]
     reverting: bool = False
     shrink: str = ""
+    stopped: list[str] = []
+    nudge: bool = False
 
 
 class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -137,7 +143,14 @@ def proportions(pod: Pod, ledger: Ledger, container: str) -> ContainerResources:
 
 
 def with_resize(
-    ledger: Ledger, pod: Pod, after: Mapping[str, ContainerResources], now: float, *, reverting: bool = False, shrink: str = ""
+    ledger: Ledger,
+    pod: Pod,
+    after: Mapping[str, ContainerResources],
+    now: float,
+    *,
+    reverting: bool = False,
+    shrink: str = "",
+    nudge: bool = False,
 ) -> Ledger:
     """The ledger once a resize to ``after`` (whole resources of each touched container) is about to be issued."""
     bases = dict(ledger.bases)
@@ -152,6 +165,8 @@ def with_resize(
         after={name: to_requirements(resources) for name, resources in after.items()},
         reverting=reverting,
         shrink=shrink,
+        stopped=[status.name for status in pod.status.container_statuses if status.state.running is None],
+        nudge=nudge,
     )
     return msgspec.structs.replace(ledger, last=record, bases=bases)
 

@@ -34,9 +34,14 @@ class Change:
 
 def changes_to(pod: Pod, desired: Mapping[str, ContainerResources]) -> tuple[Change, ...]:
     """What differs between the spec and ``desired``; an amount that ``desired`` does not state is left alone, never removed."""
+    return changes_between({container: pod.desired(container) for container in desired}, desired)
+
+
+def changes_between(present: Mapping[str, ContainerResources], desired: Mapping[str, ContainerResources]) -> tuple[Change, ...]:
+    """What differs from ``present`` to ``desired``, by container."""
     changes: list[Change] = []
     for container, wanted in desired.items():
-        current = pod.desired(container)
+        current = present.get(container, ContainerResources())
         sides: tuple[tuple[Kind, Amounts, Amounts], ...] = (
             ("requests", current.requests, wanted.requests),
             ("limits", current.limits, wanted.limits),

@@ -13,6 +13,7 @@ class DueReason(StrEnum):
     QUICK_OOM = "QuickOutOfMemory"
     CPU_SHORTAGE = "CpuShortage"
     SIGNIFICANT_CHANGE = "SignificantChange"
+    STALE_POD_CGROUP = "StalePodCgroup"
 
 
 class NotDueReason(StrEnum):

@@ -13,18 +13,21 @@ class VersionRules:
     """The rules of one minor version that a plan depends on.
 
     ``memory_limit_decrease``: a memory limit may go down although the memory resizePolicy is not RestartContainer (1.33 answers 422).
+    ``stale_pod_cgroup``: a resize accepted while a container is not running does not reach the pod's cgroup (kubernetes#138760; its fix is
+    in 1.37, and where it was ported back the remedy does no harm).
     """
 
     minor: int
     memory_limit_decrease: bool
+    stale_pod_cgroup: bool
 
 
 RULES: dict[str, VersionRules] = {
-    "1.33": VersionRules(33, memory_limit_decrease=False),
-    "1.34": VersionRules(34, memory_limit_decrease=True),
-    "1.35": VersionRules(35, memory_limit_decrease=True),
-    "1.36": VersionRules(36, memory_limit_decrease=True),
-    "1.37": VersionRules(37, memory_limit_decrease=True),
+    "1.33": VersionRules(33, memory_limit_decrease=False, stale_pod_cgroup=True),
+    "1.34": VersionRules(34, memory_limit_decrease=True, stale_pod_cgroup=True),
+    "1.35": VersionRules(35, memory_limit_decrease=True, stale_pod_cgroup=True),
+    "1.36": VersionRules(36, memory_limit_decrease=True, stale_pod_cgroup=True),
+    "1.37": VersionRules(37, memory_limit_decrease=True, stale_pod_cgroup=False),
 }
 _OLDEST = min(rules.minor for rules in RULES.values())
 _NEWEST = max(rules.minor for rules in RULES.values())

@@ -15,7 +15,7 @@ import msgspec
 
 from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.meta import ObjectMeta, OwnerReference
-from vpa_ippr.api.names import ANNOTATION_PREVIOUS_RESOURCES, LABEL_NODE, LABEL_POD_UID
+from vpa_ippr.api.names import ANNOTATION_PREVIOUS_RESOURCES, LABEL_NODE, LABEL_POD_UID, node_label
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
 from vpa_ippr.api.shrink import ContainerReference, Intent, MemoryShrink, Phase, PodReference, ShrinkSpec
@@ -80,7 +80,7 @@ def new_shrink(pod: Pod, need: ShrinkNeed, taken: Collection[str], settings: Set
         metadata=ObjectMeta(
             name=shrink_name(pod, need.container, need.target_bytes, taken),
             namespace=pod.metadata.namespace,
-            labels={LABEL_POD_UID: pod.metadata.uid, LABEL_NODE: pod.spec.node_name},
+            labels={LABEL_POD_UID: pod.metadata.uid, LABEL_NODE: node_label(pod.spec.node_name)},
             annotations={ANNOTATION_PREVIOUS_RESOURCES: msgspec.json.encode(to_requirements(need.previous)).decode()},
             owner_references=[owner],
         ),

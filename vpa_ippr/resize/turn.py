@@ -9,17 +9,18 @@ from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.resize.budget import may_restart
 from vpa_ippr.resize.due import NotDue, decide
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
-from vpa_ippr.resize.ledger import WHOLE_POD, Infeasible, Ledger, Record, Scope, read_ledger, spec_is, with_hold_off
-from vpa_ippr.resize.patch import describe
+from vpa_ippr.resize.ledger import WHOLE_POD, Infeasible, Ledger, Record, Scope, parse_stored, read_ledger, spec_is, with_hold_off
+from vpa_ippr.resize.patch import changes_between, describe
 from vpa_ippr.resize.plan import Plan, Refused, plan
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.qos import desired_resources, pod_requests
-from vpa_ippr.resize.reasons import EventReason, NotDueReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import DueReason, EventReason, NotDueReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.refusal import classify
 from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.shrink_turn import ShrinkTurn
+from vpa_ippr.resize.stale_cgroup import nudge
 from vpa_ippr.resize.state import Idle, InfeasibleCause, Unsupported, classify_infeasible, is_ready
 from vpa_ippr.resize.view import View
 from vpa_ippr.resize.writer import ResizeRefusedError, Writer
@@ -73,7 +74,17 @@ class PodTurn:
                 return self._revert(view, reason, message)
             case ResumeRevert():
                 return self._resume_revert(view)
-        return self._announce_completion(view)
+        return self._nudge(view) or self._announce_completion(view)
+
+    def _nudge(self, view: View) -> PodOutcome | None:
+        """Follow up a raise that may not have reached the pod's cgroup."""
+        after = nudge(view.pod, view.state, view.ledger.last) if self._rules.stale_pod_cgroup else None
+        if after is None:
+            return None
+        changes = describe(self._writer.resize(view.pod, view.ledger, after, view.now, nudge=True))
+        self._under_way.add(view.pod.metadata.uid)
+        self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{changes} ({DueReason.STALE_POD_CGROUP})")
+        return view.outcome(OutcomeCode.ISSUED, DueReason.STALE_POD_CGROUP, changes)
 
     def _revert(self, view: View, reason: RevertReason, message: str) -> PodOutcome:
         record = view.ledger.last
@@ -123,7 +134,8 @@ class PodTurn:
             return None
         self._under_way.discard(uid)
         self._completed[uid] = record.issued_at
-        self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"after {view.now - record.issued_at:.0f} s")
+        changes = describe(changes_between(parse_stored(record.before), parse_stored(record.after)))
+        self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"{changes} after {view.now - record.issued_at:.0f} s")
         return view.outcome(OutcomeCode.COMPLETED)
 
     def _consider(self, view: View) -> PodOutcome | None:
@@ -136,7 +148,8 @@ class PodTurn:
             return view.outcome(OutcomeCode.NOT_DUE, due.reason, due.message)
         planned = plan(view.pod, view.vpa, due, self._rules, view.node, view.history, self._settings)
         if isinstance(planned, Refused):
-            self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, planned.reason, planned.message)
+            if planned.reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
+                self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, planned.reason, planned.message)
             return view.outcome(OutcomeCode.REFUSED, planned.reason, planned.message)
         if planned.changes:
             return self._issue(view, view.vpa, planned)

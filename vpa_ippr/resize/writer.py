@@ -48,7 +48,15 @@ class Writer:
         return self._cluster.annotate_pod(pod.key, with_precondition(pod, {"metadata": {"annotations": annotations}}))
 
     def resize(
-        self, pod: Pod, ledger: Ledger, after: dict[str, ContainerResources], now: float, *, reverting: bool = False, shrink: str = ""
+        self,
+        pod: Pod,
+        ledger: Ledger,
+        after: dict[str, ContainerResources],
+        now: float,
+        *,
+        reverting: bool = False,
+        shrink: str = "",
+        nudge: bool = False,
     ) -> tuple[Change, ...]:
         """Take the spec to ``after``.
 
@@ -57,7 +65,7 @@ class Writer:
             ClusterError: anything else went wrong, maybe before anything was written.
         """
         changes = changes_to(pod, after)
-        noted = self.remember(pod, with_resize(ledger, pod, after, now, reverting=reverting, shrink=shrink))
+        noted = self.remember(pod, with_resize(ledger, pod, after, now, reverting=reverting, shrink=shrink, nudge=nudge))
         try:
             self._cluster.resize_pod(pod.key, with_precondition(noted, patch_for(pod, changes)))
         except ClusterError as error:
