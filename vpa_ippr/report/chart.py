@@ -105,7 +105,9 @@ def _grid_line(frame: _Frame, tick: float, label: str) -> str:
 def _hour_label(frame: _Frame, moment: float) -> str:
     day, hour = divmod(int(moment - frame.start) // 3600, 24)
     text = f"day {day + 1}" if hour == 0 else f"{hour:02d}:00"
-    return f'<text class="axis" x="{frame.x(moment):.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{text}</text>'
+    x = frame.x(moment)
+    anchor = "middle" if x < _WIDTH - 30 else "end"  # the last label must not leave the picture
+    return f'<text class="axis" x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{text}</text>'
 
 
 def _path(frame: _Frame, line: Line) -> str:

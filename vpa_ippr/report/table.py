@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vpa_ippr.api.series import Finding
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.report.model import Report, Row, Severity
 from vpa_ippr.report.units import change_text, cpu_text, memory_text
@@ -20,36 +22,43 @@ _STYLES = {
     Severity.UNKNOWN: "dim",
 }
 _PIPED_WIDTH = 160
+# On a narrower terminal the names would be squeezed out: what matters least is left out instead.
+_FULL_WIDTH = 120
+_LEFT_OUT_WHEN_NARROW = ("CPU LIMIT", "MEMORY LIMIT", "CONFIDENCE")
+_NAMES = ("NAMESPACE", "WORKLOAD", "CONTAINER")
+_COLUMNS = (*_NAMES, "PODS", "CPU REQUEST", "CPU LIMIT", "MEMORY REQUEST", "MEMORY LIMIT", "CONFIDENCE", "SEVERITY")
 
 
 def render_table(report: Report, *, width: int | None = None, colour: bool = False) -> str:
     """The table and a few lines below it; ``width`` None means no terminal."""
     out = io.StringIO()
+    width = width or _PIPED_WIDTH
     console = Console(
-        file=out, width=width or _PIPED_WIDTH, force_terminal=colour, no_color=not colour, color_system="standard" if colour else None,
+        file=out, width=width, force_terminal=colour, no_color=not colour, color_system="standard" if colour else None,
         highlight=False, legacy_windows=False,
     )  # fmt: skip
-    console.print(_table(report))
+    console.print(_table(report, () if width >= _FULL_WIDTH else _LEFT_OUT_WHEN_NARROW))
     for line in _footer(report):
         console.print(Text(line), soft_wrap=True)
     return out.getvalue()
 
 
-def _table(report: Report) -> Table:
+def _table(report: Report, left_out: Collection[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for name in ("NAMESPACE", "WORKLOAD", "CONTAINER"):
-        table.add_column(name, overflow="fold")
-    table.add_column("PODS", justify="right", no_wrap=True)
-    for name in ("CPU REQUEST", "CPU LIMIT", "MEMORY REQUEST", "MEMORY LIMIT"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("CONFIDENCE", justify="right", no_wrap=True)
-    table.add_column("SEVERITY", no_wrap=True)
+    shown = [column for column in _COLUMNS if column not in left_out]
+    for name in shown:
+        if name in _NAMES:
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, no_wrap=True, justify="right" if name in ("PODS", "CONFIDENCE") else "left")
     for row in report.rows:
-        table.add_row(*_cells(row))
+        cells = dict(zip(_COLUMNS, _cells(row), strict=True))
+        table.add_row(*(cells[name] for name in shown))
     return table
 
 
 def _cells(row: Row) -> list[Text]:
+    """One cell for each of ``_COLUMNS``."""
     advice = row.advice
     requests = row.current.resources.requests if row.current else None
     limits = row.current.resources.limits if row.current else None
@@ -89,6 +98,12 @@ def _footer(report: Report) -> list[str]:
             f"requested {cpu_text(cpu)} CPU and {memory_text(memory)}, recommended {cpu_text(to_cpu)} CPU "
             f"({change_text(cpu, to_cpu) or 'no change'}) and {memory_text(to_memory)} ({change_text(memory, to_memory) or 'no change'})"
         )
-    lines += [f"note: {finding.subject}: {finding.message} ({finding.reason})" for finding in report.findings]
-    lines += [f"failed: {failure.subject}: {failure.message} ({failure.reason})" for failure in report.failures]
+    lines += [f"note: {_said(finding)}" for finding in report.findings]
+    lines += [f"failed: {_said(failure)}" for failure in report.failures]
     return lines
+
+
+def _said(finding: Finding) -> str:
+    """The message, with the subject before it unless it names that itself."""
+    subject = "" if finding.subject in finding.message else f"{finding.subject}: "
+    return f"{subject}{finding.message} ({finding.reason})"

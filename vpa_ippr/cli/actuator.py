@@ -1,0 +1,63 @@
+"""``vpa-ippr actuator``: the agent of one node, which carries out its MemoryShrinks on cgroup v2."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from vpa_ippr.api.errors import EXIT_DONE
+from vpa_ippr.cli import options
+
+
+@click.command()
+@options.cluster_options
+@click.option("--node-name", envvar="NODE_NAME", required=True, help="Name of this node, from spec.nodeName.")
+@click.option(
+    "--cgroup-root", type=click.Path(path_type=Path), default="/sys/fs/cgroup", show_default=True, help="Where cgroup v2 is mounted."
+)
+@click.option("--proc", type=click.Path(path_type=Path), default="/proc", show_default=True, help="The host's /proc.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    default="/var/lib/vpa-ippr/journal",
+    show_default=True,
+    help="Where the journal is kept.",
+)
+def actuator(kubeconfig: str | None, context: str | None, node_name: str, cgroup_root: Path, proc: Path, state_dir: Path) -> int:
+    """Bring the memory of this node's containers below lower limits, step by step, and put everything back when stopped."""
+    from vpa_ippr.actuator.agent import Agent
+    from vpa_ippr.actuator.cgroupfs import CgroupFsFinder
+    from vpa_ippr.actuator.features import probe
+    from vpa_ippr.actuator.journal import Journal
+    from vpa_ippr.actuator.policy import Policy
+    from vpa_ippr.api.clock import SystemClock
+    from vpa_ippr.cluster.node_port import NodePort
+    from vpa_ippr.cluster.rest import Rest, in_cluster_connection
+
+    probe(cgroup_root, proc).require()
+    if kubeconfig is None:
+        connection = in_cluster_connection()
+    else:
+        from vpa_ippr.cluster.connection import connect
+
+        connection = connect(kubeconfig, context)
+    clock, stopped = SystemClock(), threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        stopped.set()
+        clock.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    port = NodePort(Rest(connection), clock)
+    boot_id = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    policy = Policy(node_cpus=os.cpu_count() or 1, page_bytes=os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.closing(CgroupFsFinder(cgroup_root, proc)) as cgroups:
+        Agent(node_name, port, port, cgroups, Journal(state_dir, boot_id), clock, policy).run(stopped)
+    return EXIT_DONE

@@ -1,0 +1,125 @@
+"""``vpa-ippr report``: current resources beside recommendations, from a cluster, from Prometheus alone, or from trace files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vpa_ippr.api.clock import SystemClock
+from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL
+from vpa_ippr.cli import options
+from vpa_ippr.cli.recommend import colour_wanted, find, terminal_width
+
+if TYPE_CHECKING:
+    from vpa_ippr.api.series import Finding
+    from vpa_ippr.report.model import Report
+
+FORMS = ("table", "json", "yaml", "csv")
+
+
+@click.command()
+@options.trace_options
+@options.prometheus_options
+@options.cluster_options
+@options.profile_options
+@options.history_options
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Only this namespace; may be repeated.")
+@click.option("--format", "-f", "form", type=click.Choice(FORMS), default="table", show_default=True, help="How to print.")
+def report(
+    traces: Sequence[Path],
+    as_of: float | None,
+    prometheus: options.PrometheusOptions,
+    kubeconfig: str | None,
+    context: str | None,
+    profile: str,
+    models: Path | None,
+    history: float,
+    step: float,
+    namespaces: Sequence[str],
+    form: str,
+) -> int:
+    """Show what containers have and what they should have.
+
+    With neither Prometheus nor traces the recommendations are those that stand in the cluster's VPAs.
+    """
+    if traces or prometheus.url is not None:
+        built, faults = _from_usage(traces, as_of, prometheus, profile, models, history, step, namespaces)
+    else:
+        built = from_cluster(kubeconfig, context, namespaces)
+        faults = built.failures
+    click.echo(render(_without(faults, built) if form == "table" else built, form), nl=False)
+    options.tell(faults)
+    return EXIT_PARTIAL if built.failures else EXIT_DONE
+
+
+def _without(faults: Sequence[Finding], built: Report) -> Report:
+    """A table is for a person, who sees stderr as well: what is wrong is said once."""
+    return replace(built, findings=tuple(finding for finding in built.findings if finding not in faults), failures=())
+
+
+def render(built: Report, form: str) -> str:
+    """The report in one of ``FORMS``."""
+    from vpa_ippr.report import documents, table
+
+    if form == "table":
+        return table.render_table(built, width=terminal_width(), colour=colour_wanted())
+    return {"json": documents.render_json, "yaml": documents.render_yaml, "csv": documents.render_csv}[form](built)
+
+
+def from_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str] = ()) -> Report:
+    """The report of what the VPAs of a cluster say."""
+    from vpa_ippr.api.series import Finding, WorkloadRef
+    from vpa_ippr.cluster.connection import connect
+    from vpa_ippr.cluster.kube import Kube
+    from vpa_ippr.cluster.rest import Rest
+    from vpa_ippr.recommend.ownership import pod_workload
+    from vpa_ippr.report.model import build_report
+    from vpa_ippr.report.vpas import advice_of, current_of
+
+    clock, connection = SystemClock(), connect(kubeconfig, context)
+    kube = Kube(Rest(connection), clock, "vpa-ippr-report")
+    find_workload = cache(kube.find_workload)
+    vpas = [vpa for vpa in kube.list_vpas() if not namespaces or vpa.metadata.namespace in namespaces]
+    advice, without, unclear = advice_of(vpas)
+    wanted = {item.workload.namespace for item in advice}
+    pods = [pod for pod in kube.list_pods() if pod.metadata.namespace in wanted]
+    current, unreadable = current_of(
+        pods, lambda pod: pod_workload(pod, find_workload) or WorkloadRef(pod.metadata.namespace, "Pod", pod.metadata.name)
+    )
+    left_out = [Finding("ObjectUnreadable", "cluster", 1, line) for line in kube.left_out]
+    return build_report(
+        advice, current, as_of=clock.now(), source=f"the VPAs of {connection.base_url}", profile="of each VPA",
+        findings=without, failures=[*left_out, *unclear, *unreadable],
+    )  # fmt: skip
+
+
+def _from_usage(
+    traces: Sequence[Path],
+    as_of: float | None,
+    prometheus: options.PrometheusOptions,
+    profile: str,
+    models: Path | None,
+    history: float,
+    step: float,
+    namespaces: Sequence[str],
+) -> tuple[Report, Sequence[Finding]]:
+    from vpa_ippr.report.model import build_report
+    from vpa_ippr.report.recommendations import advice_from
+    from vpa_ippr.report.usage import current_by_workload
+
+    found = find(traces, as_of, prometheus, profile, models, history, step, namespaces)
+    current = {}
+    if not traces:
+        wanted = sorted({recommendation.workload.namespace for recommendation in found.recommendations})
+        with prometheus.open(SystemClock()) as source:
+            current = current_by_workload(source.resources(found.as_of, wanted), found.usage.owners)
+    built = build_report(
+        map(advice_from, found.recommendations), current, as_of=found.as_of, source=found.source, profile=profile,
+        findings=found.usage.findings, failures=found.usage.failures,
+    )  # fmt: skip
+    return built, found.faults

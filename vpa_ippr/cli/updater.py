@@ -1,0 +1,69 @@
+"""``vpa-ippr updater``: the component that resizes pods in place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL, ClusterError
+from vpa_ippr.cli import options
+
+if TYPE_CHECKING:
+    from vpa_ippr.cluster.rest import Rest
+    from vpa_ippr.resize.rules import VersionRules
+
+
+@click.command()
+@options.cluster_options
+@options.clock_options
+@click.option("--interval", type=options.DURATION, default=60.0, show_default="1m", help="Time between two cycles.")
+@click.option(
+    "--min-pod-age", type=options.DURATION, default=43_200.0, show_default="12h", help="Younger pods inside their bounds are left alone."
+)
+@click.option(
+    "--min-change", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Smaller changes inside the bounds are left alone."
+)
+@click.option(
+    "--deferred-limit", type=options.DURATION, default=600.0, show_default="10m", help="A resize deferred for longer is taken back."
+)
+@click.option("--once", is_flag=True, help="Run one cycle and exit: 0 done, 1 failed, 3 partial.")
+def updater(
+    kubeconfig: str | None,
+    context: str | None,
+    clock_url: str | None,
+    interval: float,
+    min_pod_age: float,
+    min_change: float,
+    deferred_limit: float,
+    once: bool,
+) -> int:
+    """Compare pods with recommendations, resize them in place and follow each resize to its end."""
+    from vpa_ippr.cli.periodic import run_periodically
+    from vpa_ippr.cluster.connection import connect
+    from vpa_ippr.cluster.kube import Kube
+    from vpa_ippr.cluster.rest import Rest
+    from vpa_ippr.resize.controller import Updater
+    from vpa_ippr.resize.settings import Settings
+
+    clock = options.make_clock(clock_url, "updater")
+    rest = Rest(connect(kubeconfig, context))
+    settings = Settings(min_pod_age_seconds=min_pod_age, min_change=min_change, deferred_limit_seconds=deferred_limit)
+    service = Updater(Kube(rest, clock, "vpa-ippr-updater"), clock, settings, _rules(rest))
+    if once:
+        return EXIT_PARTIAL if service.run_cycle().failures else EXIT_DONE
+    run_periodically(service.run_cycle, clock, interval, name="updater")
+    return EXIT_DONE
+
+
+def _rules(rest: Rest) -> VersionRules:
+    from vpa_ippr.cluster.capabilities import discover
+    from vpa_ippr.resize.rules import rules_for
+
+    server = discover(rest)
+    if not server.serves_resize:
+        raise ClusterError(
+            f"the API server (Kubernetes {server.version}) does not serve pods/resize: resizing in place needs 1.33 or newer",
+            reason="ResizeNotServed",
+        )
+    return rules_for(server.version)

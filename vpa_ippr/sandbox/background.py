@@ -1,0 +1,91 @@
+"""An ASGI application on uvicorn in a thread of its own, for as long as somebody wants it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from typing import Any
+
+import uvicorn
+
+from vpa_ippr.api.errors import ClusterError
+
+_START_SECONDS = 20.0
+
+
+class BackgroundServer:
+    """Serves ``app`` at ``host`` and ``port`` (0 takes a free one); with ``tls`` over HTTPS."""
+
+    def __init__(self, app: Any, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._app = app
+        self._host = host
+        self.port = port
+        self._tls = tls
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the server listens; the port is known once it has started."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
+
+    def start(self) -> None:
+        """Listen, and return once requests are answered.
+
+        Raises:
+            ClusterError: the address cannot be listened on.
+        """
+        config = uvicorn.Config(
+            self._app,
+            host=self._host,
+            port=self.port,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=300,
+        )
+        config.load()
+        config.ssl = self._tls
+        listener = _listen(self._host, self.port)
+        self.port = listener.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, name=f"server-{self.port}", daemon=True)
+        self._thread.start()
+        if not self._is_ready(self._server):
+            raise ClusterError(f"the server at {self.url} did not start within {_START_SECONDS:.0f} s")
+
+    def stop(self) -> None:
+        """Stop listening and wait for the thread; harmless when not started."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.should_exit = True
+        self._thread.join()
+        self._server = self._thread = None
+
+    @staticmethod
+    def _is_ready(server: uvicorn.Server) -> bool:
+        pause = threading.Event()
+        for _ in range(int(_START_SECONDS * 200)):
+            if server.started:
+                return True
+            pause.wait(0.005)
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket. It names its protocol: only then does asyncio set TCP_NODELAY, without which each answer takes 40 ms."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --listen") from error
+    listener.set_inheritable(True)
+    return listener
