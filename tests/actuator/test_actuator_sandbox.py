@@ -4,7 +4,7 @@ import pytest
 from actuator_fakes import FakeApi, FakeClock, World, container_id
 
 from vpa_ippr.actuator.cgroup import Snapshot
-from vpa_ippr.actuator.policy import MIB
+from vpa_ippr.actuator.policy import MIB, Policy
 from vpa_ippr.api.shrink import Phase
 from vpa_ippr.sandbox.cgroup import SandboxCgroup
 from vpa_ippr.sandbox.container import RunningContainer
@@ -82,3 +82,17 @@ def test_outcome_over_the_sandbox_kernel(state_dir, workload, phase, reason):
     assert memory.high_bytes is None
     assert memory.max_bytes == (256 if phase is Phase.DONE else 512) * MIB
     assert phase is not Phase.DONE or memory.counters.memory_stall_seconds < 0.2
+
+
+def test_steps_that_come_no_lower_end_the_shrink_long_before_its_deadline(state_dir):
+    """A hot set that no single window gives away: all soft and hard signals of refaults are switched off."""
+    deaf = {"soft_refault_percent": 1e9, "hard_refault_percent": 1e9, "soft_io_some_percent": 99.0, "hard_io_some_percent": 100.0}
+    deaf |= {"soft_memory_some_percent": 98.0, "soft_memory_full_percent": 98.0, "hard_memory_some_percent": 99.0}
+    world = World(state_dir, Policy(**deaf, hard_memory_full_percent=99.0, soft_steal_ratio=0.0, max_fruitless_steps=4))
+    hot = '"anon": [{"kind": "steady", "level": "20Mi"}], "fileHot": [{"kind": "steady", "level": "320Mi"}]'
+    kernel = SandboxKernel(world.clock, hot)
+    world.add(kernel)
+    status = world.run_until(world.ask(256))
+    assert (status.phase, status.reason) == (Phase.REVERTED, "SettledAbove")
+    assert "no lower than" in status.message
+    assert kernel.container.memory.high_bytes is None

@@ -95,6 +95,8 @@ class Policy:
     backoff_max_seconds: float = 40.0
     max_soft_windows: int = 6
     """So many soft windows in a row mean that the working set has been reached."""
+    max_fruitless_steps: int = 12
+    """So many steps that brought usage no lower than before mean the same, although no single window showed it."""
 
     # Hard signals: release at once.
     hard_memory_some_percent: float = 10.0
@@ -136,6 +138,7 @@ class Policy:
 
 
 _RULES: tuple[tuple[str, str, Callable[[Policy], bool]], ...] = (
+    ("max_fruitless_steps", "must be at least 1", lambda p: p.max_fruitless_steps >= 1),
     ("page_bytes", "must be a power of two of at least 4096", lambda p: p.page_bytes >= 4096 and p.page_bytes & (p.page_bytes - 1) == 0),
     ("node_cpus", "must be at least 1", lambda p: p.node_cpus >= 1),
     ("floor_bytes", "must not be negative", lambda p: p.floor_bytes >= 0),

@@ -98,6 +98,10 @@ class Pace:
     soft_windows: int = 0
     refault_windows: int = 0
     stuck_steps: int = 0
+    lowest_bytes: int | None = None
+    """The lowest usage at which a step has begun."""
+    lowest_step: int = 0
+    """The step that began there."""
     before: Sample | None = None
     """The look before the last step."""
     asked_bytes: int | None = None

@@ -87,7 +87,20 @@ def _green(turn: Turn, closed: Pace) -> Pace:
 def _next(turn: Turn) -> Move:
     if turn.sample.usage_bytes <= turn.plan.goal_bytes:
         return _stand(turn)
+    turn = _with_pace(turn, _with_lowest(turn))
+    fruitless = turn.pace.steps - turn.pace.lowest_step
+    if fruitless >= turn.policy.max_fruitless_steps:
+        message = f"{fruitless} steps came no lower than {_mib(turn.pace.lowest_bytes or 0)}: the rest is in use"
+        return hurt(Reason.SETTLED_ABOVE, message, turn.achieved_bytes)
     return _take_step(turn)
+
+
+def _with_lowest(turn: Turn) -> Pace:
+    """Half of the least step is progress; less may be noise of ``memory.current``."""
+    pace, usage = turn.pace, turn.sample.usage_bytes
+    if pace.lowest_bytes is not None and usage > pace.lowest_bytes - turn.policy.step_min_bytes // 2:
+        return pace
+    return replace(pace, lowest_bytes=usage, lowest_step=pace.steps)
 
 
 def _take_step(turn: Turn) -> Result:
