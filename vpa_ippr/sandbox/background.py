@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -12,6 +13,7 @@ import uvicorn
 from vpa_ippr.api.errors import ClusterError
 
 _START_SECONDS = 20.0
+_LINGER_SECONDS = 0.2
 
 
 class BackgroundServer:
@@ -41,10 +43,14 @@ class BackgroundServer:
             self._app,
             host=self._host,
             port=self.port,
+            # The same whatever else happens to be installed; uvloop waits for TLS clients to say goodbye when it stops.
+            loop="asyncio",
+            http="httptools",
+            proxy_headers=False,
             log_config=None,
+            log_level="critical",
             access_log=False,
             lifespan="off",
-            proxy_headers=False,
             server_header=False,
             date_header=False,
             timeout_graceful_shutdown=1,
@@ -54,10 +60,10 @@ class BackgroundServer:
         config.ssl = self._tls
         listener = _listen(self._host, self.port)
         self.port = listener.getsockname()[1]
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, name=f"server-{self.port}", daemon=True)
         self._thread.start()
-        if not self._is_ready(self._server):
+        if not _is_ready(self._server):
             raise ClusterError(f"the server at {self.url} did not start within {_START_SECONDS:.0f} s")
 
     def stop(self) -> None:
@@ -68,24 +74,37 @@ class BackgroundServer:
         self._thread.join()
         self._server = self._thread = None
 
-    @staticmethod
-    def _is_ready(server: uvicorn.Server) -> bool:
-        pause = threading.Event()
-        for _ in range(int(_START_SECONDS * 200)):
-            if server.started:
-                return True
-            pause.wait(0.005)
-        return False
+
+class _Server(uvicorn.Server):
+    """Closes what clients keep open: a TLS connection would otherwise wait for its client to say goodbye."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers in flight end, then cut the connections that are left."""
+        asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._cut)
+        await super().shutdown(sockets)
+
+    def _cut(self) -> None:
+        for connection in tuple(self.server_state.connections):
+            transport = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket. It names its protocol: only then does asyncio set TCP_NODELAY, without which each answer takes 40 ms."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
-        raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror}; choose another address with --listen") from error
-    listener.set_inheritable(True)
+        raise ClusterError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with --listen") from error
+    # Connections inherit it: without, header and body of an answer wait for each other (Nagle) for 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def _is_ready(server: uvicorn.Server) -> bool:
+    pause = threading.Event()
+    for _ in range(int(_START_SECONDS * 200)):
+        if server.started:
+            return True
+        pause.wait(0.005)
+    return False

@@ -1,0 +1,262 @@
+"""The kubelet of one simulated node: takes on pods that are bound to it, runs their containers, and reports.
+
+All of it happens on the agenda, in one thread. Resizes are ``resizer``'s, what a pod's status looks like is ``podstatus``'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from typing import Any
+
+from vpa_ippr.api.errors import ValidationError
+from vpa_ippr.sandbox.agenda import Agenda
+from vpa_ippr.sandbox.container import Exit, RunningContainer
+from vpa_ippr.sandbox.node import NodeSpec
+from vpa_ippr.sandbox.podfit import requests_desired
+from vpa_ippr.sandbox.podstatus import phase, pod_status
+from vpa_ippr.sandbox.podworker import Ended, ManagedContainer, PodWorker, Role, new_worker
+from vpa_ippr.sandbox.recorder import EventRecorder
+from vpa_ippr.sandbox.resizer import NodeContext, Resizer
+from vpa_ippr.sandbox.status import StatusError
+from vpa_ippr.sandbox.store import Store
+from vpa_ippr.sandbox.versions import VersionProfile
+from vpa_ippr.sandbox.workloads import parse_workloads
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+FIRST_INODE = 4000
+# A container that ran this many times the largest back-off starts with none (kubelet: MaxContainerBackOff * 2).
+BACKOFF_RESET_FACTOR = 2
+
+
+class Kubelet:
+    """Runs the pods of one node. Methods are called on the agenda's thread, except ``find_container``."""
+
+    def __init__(self, spec: NodeSpec, store: Store, agenda: Agenda, profile: VersionProfile) -> None:
+        self.spec = spec
+        self.workers: dict[str, PodWorker] = {}
+        self._store = store
+        self._agenda = agenda
+        self._profile = profile
+        self._inodes = itertools.count(FIRST_INODE)
+        self._recorder = EventRecorder(store, agenda, "kubelet", spec.name)
+        context = NodeContext(
+            spec, profile, agenda, self._recorder, self.workers, self._publish, self._restart_for_resize, self._start_at_once
+        )
+        self._resizer = Resizer(context)
+
+    def start(self) -> None:
+        """Begin what a kubelet does by the clock."""
+        self._resizer.start()
+
+    @property
+    def is_busy(self) -> bool:
+        """A resize is being actuated, or a container stands under ``memory.high``: time should go in small steps."""
+        return any(_needs_attention(worker) for worker in self.workers.values())
+
+    def find_container(self, pod_uid: str, container_id: str) -> RunningContainer | None:
+        """The running container with that id; from any thread."""
+        worker = self.workers.get(pod_uid)
+        if worker is None:
+            return None
+        return next((r for _, r in worker.running() if r.container_id == container_id and r.exit is None), None)
+
+    def handle(self, event_type: str, pod: Json) -> None:
+        """Take note of a change of a pod that is bound to this node."""
+        worker = self.workers.get(pod["metadata"]["uid"])
+        if event_type == "DELETED":
+            if worker is not None:
+                self._forget(worker)
+        elif worker is None:
+            self._take_on(pod)
+        else:
+            before, worker.pod = worker.generation, pod
+            if pod["metadata"].get("deletionTimestamp"):
+                self._terminate(worker)
+            elif worker.generation != before:
+                self._resizer.consider(worker)
+                self._publish(worker)
+
+    def tick(self, *, everything: bool) -> None:
+        """Bring the containers forward to now and see which have ended; unless ``everything``, only where steps must be small."""
+        now = self._agenda.now()
+        for worker in [w for w in self.workers.values() if everything or _needs_attention(w)]:
+            for container, running in worker.running():
+                ended = running.advance(now)
+                if ended is not None:
+                    self._on_exit(worker, container, running, ended)
+            if worker.is_restricted:
+                worker.restrict_to_pod_cgroup()
+            if now - worker.sampled_at >= self.spec.kubelet.stats_lag_seconds:
+                worker.sampled_at, worker.samples = now, worker.usage_bytes(now)
+
+    # Beginning
+
+    def _take_on(self, pod: Json) -> None:
+        if pod["metadata"].get("deletionTimestamp"):
+            self._delete(pod)
+            return
+        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            return
+        try:
+            worker = new_worker(pod, parse_workloads(pod["metadata"].get("annotations") or {}))
+            problem = ""
+        except ValidationError as error:
+            worker, problem = new_worker(pod, {}), str(error)
+        worker.started_at = self._agenda.now()
+        worker.admission_failure = self._admission_failure(worker)
+        self.workers[worker.uid] = worker
+        if problem:
+            for container in worker.containers:
+                container.waiting_reason, container.waiting_message = "CreateContainerConfigError", problem
+            self._recorder.record(pod, "Warning", "Failed", problem)
+        elif not worker.admission_failure:
+            self._agenda.after(self.spec.kubelet.start_seconds, lambda: self._start_next(worker))
+        self._publish(worker)
+        self._resizer.retry_deferred()
+
+    def _admission_failure(self, worker: PodWorker) -> str:
+        """Why the kubelet does not run a pod that was bound to it: it does not fit beside what others have."""
+        desired, used = requests_desired(worker.pod), self._resizer.allocated_to_others(worker)
+        for resource, wanted, taken, capacity in zip(("cpu", "memory"), desired, used, self._resizer.allocatable, strict=True):
+            if wanted and wanted + taken > capacity:
+                shortage = f"{resource}, requested: {wanted}, used: {taken}, capacity: {capacity}"
+                return f"OutOf{resource}: Pod was rejected: Node didn't have enough resource: {shortage}"
+        return ""
+
+    def _start_next(self, worker: PodWorker) -> None:
+        """Start the containers whose turn it is: init containers one after the other, sidecars as they come, then all others."""
+        if worker.deleting or worker.is_terminal:
+            return
+        for container in worker.containers:
+            if container.running is None and not container.done and container.restart is None:
+                self._start(worker, container)
+            if container.role is Role.INIT and not container.done:
+                break
+        self._publish(worker)
+
+    def _start(self, worker: PodWorker, container: ManagedContainer) -> None:
+        worker.start(container, self._agenda.now(), next(self._inodes), self.spec.kubelet.kernel)
+        self._recorder.record(worker.pod, "Normal", "Started", f"Started container {container.name}")
+
+    # Ending
+
+    def _on_exit(self, worker: PodWorker, container: ManagedContainer, running: RunningContainer, ended: Exit) -> None:
+        container.last = Ended(running.container_id, running.started_at, ended)
+        container.running = None
+        if _starts_again(worker, container, ended):
+            self._back_off(worker, container, running, ended)
+        else:
+            container.done = True
+            if container.role is Role.INIT and not ended.exit_code:
+                self._start_next(worker)
+                return
+            if worker.is_terminal:
+                self._on_terminal(worker)
+        self._publish(worker)
+
+    def _back_off(self, worker: PodWorker, container: ManagedContainer, running: RunningContainer, ended: Exit) -> None:
+        settings = self.spec.kubelet
+        if ended.at - running.started_at > BACKOFF_RESET_FACTOR * settings.max_backoff_seconds:
+            container.backoff_seconds = 0.0
+        delay = container.backoff_seconds
+        container.backoff_seconds = min(settings.max_backoff_seconds, 2 * delay or settings.backoff_seconds)
+        if delay:
+            namespace, name = worker.key
+            place = f"container={container.name} pod={name}_{namespace}({worker.uid})"
+            container.waiting_reason = "CrashLoopBackOff"
+            container.waiting_message = f"back-off {delay:.0f}s restarting failed {place}"
+            self._recorder.record(worker.pod, "Warning", "BackOff", f"Back-off restarting failed {place}")
+        self._restart_after(worker, container, max(delay, settings.start_seconds))
+
+    def _restart_after(self, worker: PodWorker, container: ManagedContainer, seconds: float) -> None:
+        def restart() -> None:
+            container.restart = None
+            self._start_next(worker)
+
+        container.restart = self._agenda.after(seconds, restart)
+
+    def _start_at_once(self, worker: PodWorker, container: ManagedContainer) -> None:
+        """New resources are a new back-off (its key contains them)."""
+        if container.restart is not None:
+            container.restart.cancel()
+        container.backoff_seconds = 0.0
+        self._restart_after(worker, container, self.spec.kubelet.start_seconds)
+
+    def _restart_for_resize(self, worker: PodWorker, container: ManagedContainer) -> None:
+        if container.running is not None:
+            self._stop(container, container.running)
+            self._restart_after(worker, container, self.spec.kubelet.start_seconds)
+
+    def _stop(self, container: ManagedContainer, running: RunningContainer) -> None:
+        container.last = Ended(running.container_id, running.started_at, running.stop(self._agenda.now()))
+        container.running = None
+
+    def _terminate(self, worker: PodWorker) -> None:
+        if worker.deleting:
+            return
+        worker.deleting = True
+        grace = worker.pod["metadata"].get("deletionGracePeriodSeconds") or 0
+        self._agenda.after(min(self.spec.kubelet.termination_seconds, grace), lambda: self._delete(worker.pod))
+        self._publish(worker)
+
+    def _delete(self, pod: Json) -> None:
+        """The containers are down: let the object go."""
+        metadata = pod["metadata"]
+        worker = self.workers.get(metadata["uid"])
+        if worker is not None:
+            self._forget(worker)
+        try:
+            self._store.delete("pods", metadata["namespace"], metadata["name"], grace_period_seconds=0)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+
+    def _forget(self, worker: PodWorker) -> None:
+        for _, running in worker.running():
+            running.stop(self._agenda.now())
+        for ticket in (worker.retry, worker.finishing, *(container.restart for container in worker.containers)):
+            if ticket is not None:
+                ticket.cancel()
+        worker.deleting = True
+        del self.workers[worker.uid]
+        self._resizer.retry_deferred()
+
+    def _on_terminal(self, worker: PodWorker) -> None:
+        worker.pending = worker.in_progress = None
+        for sidecar, running in worker.running():
+            self._stop(sidecar, running)
+            sidecar.done = True
+        logger.debug("pod ended", extra={"pod": "/".join(worker.key), "phase": phase(worker)})
+        if self._profile.retry_when_pod_terminates:
+            self._resizer.retry_deferred()
+
+    # Reporting
+
+    def _publish(self, worker: PodWorker) -> None:
+        """Write the pod's status; a pod that is gone needs none."""
+
+        def mutate(stored: Json) -> Json:
+            if stored["metadata"]["uid"] == worker.uid:
+                stored["status"] = pod_status(worker, stored.get("status") or {}, self._profile, self._agenda.now())
+            return stored
+
+        try:
+            self._store.update("pods", *worker.key, mutate, subresource="status")
+        except StatusError as error:
+            if error.code != 404:
+                raise
+
+
+def _needs_attention(worker: PodWorker) -> bool:
+    return worker.in_progress is not None or any(running.is_guarded for _, running in worker.running())
+
+
+def _starts_again(worker: PodWorker, container: ManagedContainer, ended: Exit) -> bool:
+    if container.role is Role.SIDECAR:
+        return True
+    if container.role is Role.INIT:
+        return bool(ended.exit_code) and worker.restart_policy != "Never"
+    return worker.restart_policy == "Always" or (worker.restart_policy == "OnFailure" and bool(ended.exit_code))
