@@ -203,7 +203,7 @@ def _shrink_spec() -> Schema:
     )
     spec = _object(
         "What is asked of the node's agent; immutable but for intent.",
-        ["container", "deadlineSeconds", "nodeName", "pod", "targetBytes"],
+        ["container", "nodeName", "pod", "targetBytes"],
         pod=_object("The pod.", ["name", "uid"], name=_string("Its name.", minLength=1), uid=_string("Its UID.", minLength=1)),
         nodeName=_string("The node that runs the pod.", minLength=1),
         container=_object(
@@ -213,7 +213,7 @@ def _shrink_spec() -> Schema:
             id=_string("Its runtime id, scheme included.", minLength=1),
         ),
         targetBytes=_integer("The memory limit to prepare for.", "int64", minimum=1),
-        deadlineSeconds=_integer("After this long the shrink is given up and undone.", minimum=1, maximum=86400),
+        deadlineSeconds=_integer("After this long the shrink is given up and undone.", minimum=1, maximum=86400, default=900),
         policy=policy,
         intent=_string("Abort asks the agent to undo what it did.", enum=[intent.value for intent in Intent]),
     )
