@@ -11,6 +11,7 @@ import enum
 import re
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_UP, Context, Decimal, localcontext
+from functools import lru_cache
 
 from vpa_ippr.api.errors import QuantityError
 
@@ -89,12 +90,12 @@ def parse_quantity(text: object) -> Quantity:
 
 def parse_millicores(text: object) -> int:
     """CPU of a quantity in whole millicores, rounded up; negative amounts are refused."""
-    return _non_negative(parse_quantity(text).to_millicores(), text)
+    return _millicores(text) if isinstance(text, str | int | float) else parse_quantity(text).to_millicores()
 
 
 def parse_bytes(text: object) -> int:
     """Memory of a quantity in whole bytes, rounded up; negative amounts are refused."""
-    return _non_negative(parse_quantity(text).to_bytes(), text)
+    return _bytes(text) if isinstance(text, str | int | float) else parse_quantity(text).to_bytes()
 
 
 def format_millicores(millicores: int) -> str:
@@ -121,6 +122,17 @@ def _bounded(value: Decimal) -> Decimal:
 def _scaled_ceiling(value: Decimal, exponent: int) -> int:
     with localcontext(_EXACT):
         return int(value.scaleb(exponent).to_integral_value(rounding=ROUND_CEILING))
+
+
+# A cluster writes few different texts, and each is read in every cycle. Typed, since 1, 1.0 and True are equal as keys.
+@lru_cache(maxsize=8192, typed=True)
+def _millicores(text: str | float) -> int:
+    return _non_negative(parse_quantity(text).to_millicores(), text)
+
+
+@lru_cache(maxsize=8192, typed=True)
+def _bytes(text: str | float) -> int:
+    return _non_negative(parse_quantity(text).to_bytes(), text)
 
 
 def _non_negative(amount: int, text: object) -> int:
