@@ -18,6 +18,7 @@ from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.api.vpa import ContainerPolicy, RecommenderSelector, ResourcePolicy, TargetRef, Vpa, VpaSpec
 from vpa_ippr.forecast.catalogue import load_catalogue
 from vpa_ippr.recommend.cycle import RecommenderSettings
+from vpa_ippr.recommend.history import history_start
 from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.recommend.service import RecommenderService
 from vpa_ippr.usage.container import DAY_SECONDS
@@ -194,6 +195,16 @@ def test_a_vpa_gets_the_numbers_of_the_pipeline():
     assert result.outcomes[0].workload == WorkloadRef("shop", "Deployment", "web")
 
 
+def test_the_history_has_both_its_ends():
+    cluster, source = Cluster(a_vpa()), Source(usage_of(minutes=600))
+    cluster.deploy("web")
+    run(cluster, source, now=T + 600 * 60, history_seconds=599 * 60.0)  # the first sample is at the very start
+    (expected,) = recommend(source.usage, CATALOGUE["vpa-classic"], T + 600 * 60)
+    assert cluster.status("web").recommendation.container_recommendations == [expected.to_status()]
+    (checkpoint,) = cluster.checkpoints.values()
+    assert checkpoint.status.first_sample_start == format_time(T + 60)
+
+
 def test_long_history_is_not_low_confidence():
     cluster = Cluster(a_vpa())
     cluster.deploy("web")
@@ -248,7 +259,7 @@ def test_only_what_is_new_is_read():
     service = a_service(cluster, source, T + 6000)
     service.run_cycle()
     at(service, T + 6060)
-    assert source.windows == [(T + 6000 - 8 * DAY_SECONDS, T + 6000, ("shop",)), (T + 6000, T + 6060, ("shop",))]
+    assert source.windows == [(history_start(T + 6000, 8 * DAY_SECONDS), T + 6000, ("shop",)), (T + 6000, T + 6060, ("shop",))]
 
 
 def test_pods_that_have_ended_still_count():

@@ -20,6 +20,17 @@ from vpa_ippr.usage.container import AggregateState, UsageRules, fold
 RulesOf = Callable[[str], UsageRules]
 """The rules for samples of a container, by its name."""
 
+# Times are whole milliseconds to Prometheus.
+_OPEN_END_SECONDS = 0.001
+
+
+def history_start(now: float, history_seconds: float) -> float:
+    """Where a window must start to hold the history with both its ends.
+
+    A window is open where it starts; the range query with which upstream reads the history is closed at both ends.
+    """
+    return now - history_seconds - _OPEN_END_SECONDS
+
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
@@ -73,7 +84,7 @@ class UsageHistory:
         by_start: dict[float, list[WorkloadRef]] = defaultdict(list)
         for workload in workloads:
             read_through = self._tracks[workload].read_through
-            start = max(now - history_seconds, -math.inf if read_through is None else read_through)
+            start = max(history_start(now, history_seconds), -math.inf if read_through is None else read_through)
             if start < now:
                 by_start[start].append(workload)
         return [ReadRequest(start, tuple(sorted(found))) for start, found in sorted(by_start.items())]

@@ -15,7 +15,7 @@ from vpa_ippr.recommend.result import Recommendation
 
 
 def recommend_each_at_its_end(usage: Usage, profile: Profile, history_seconds: float) -> list[Recommendation]:
-    """Recommendations for every workload as of its own last sample or OOM kill, from the ``history_seconds`` before it."""
+    """Recommendations for every workload as of its own last sample or OOM kill, from the ``history_seconds`` up to it, both ends included."""
     by_end: dict[float, set[WorkloadRef]] = defaultdict(set)
     for workload, end in _ends(usage).items():
         by_end[end].add(workload)
@@ -36,14 +36,15 @@ def _ends(usage: Usage) -> Mapping[WorkloadRef, float]:
     return ends
 
 
-def _part(usage: Usage, workloads: set[WorkloadRef], after: float, until: float) -> Usage:
+def _part(usage: Usage, workloads: set[WorkloadRef], start: float, end: float) -> Usage:
     return replace(
         usage,
-        series=tuple(_cut(s, after, until) for s in usage.series if workload_of(s.container, usage.owners) in workloads),
-        ooms=tuple(oom for oom in usage.ooms if workload_of(oom.container, usage.owners) in workloads and after < oom.at <= until),
+        series=tuple(_cut(s, start, end) for s in usage.series if workload_of(s.container, usage.owners) in workloads),
+        ooms=tuple(oom for oom in usage.ooms if workload_of(oom.container, usage.owners) in workloads and start <= oom.at <= end),
     )
 
 
-def _cut(series: UsageSeries, after: float, until: float) -> UsageSeries:
-    first, last = np.searchsorted(series.timestamps, (after, until), side="right")
+def _cut(series: UsageSeries, start: float, end: float) -> UsageSeries:
+    first = np.searchsorted(series.timestamps, start, side="left")
+    last = np.searchsorted(series.timestamps, end, side="right")
     return replace(series, timestamps=series.timestamps[first:last], values=series.values[first:last])
