@@ -443,7 +443,8 @@ def test_namespaces_are_sorted_and_not_empty():
 
     (request,) = server.requests
     assert urlsplit(request.path).path == "/prefix/api/v1/label/namespace/values"
-    assert form_of(request)["match[]"] == 'container_memory_working_set_bytes{container!="",container!="POD",namespace!=""}'
+    metrics = "container_cpu_usage_seconds_total|container_memory_working_set_bytes"
+    assert form_of(request)["match[]"] == f'{{__name__=~"{metrics}",container!="",container!="POD",namespace!=""}}'
 
 
 def test_an_empty_window_is_refused_before_anything_is_asked():

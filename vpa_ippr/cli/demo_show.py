@@ -19,7 +19,7 @@ from vpa_ippr.cli.demo_story import ContainerStory, Story
 from vpa_ippr.report.page import Chapter, Page, render_page
 from vpa_ippr.report.units import change_text, cpu_text, memory_text
 
-_PIPED_WIDTH = 150
+_PIPED_WIDTH = 10_000  # a pipe has no width: one row, one line
 
 
 def write_page(story: Story, path: Path) -> None:

@@ -101,8 +101,8 @@ def rate_window_seconds(step_seconds: float, scrape_interval_seconds: float) -> 
 
 
 def container_selector(matchers: tuple[str, ...]) -> str:
-    """The containers of all namespaces, for listing the namespaces."""
-    return _selector(MEMORY_METRIC, (*_CONTAINERS_ONLY, 'namespace!=""', *matchers))
+    """The containers of all namespaces, for listing the namespaces: one that has only CPU or only memory counts."""
+    return _selector("", (f'__name__=~"{CPU_METRIC}|{MEMORY_METRIC}"', *_CONTAINERS_ONLY, 'namespace!=""', *matchers))
 
 
 def cpu(scope: Scope, window_seconds: float) -> str:

@@ -21,7 +21,8 @@ _STYLES = {
     Severity.GOOD: "green",
     Severity.UNKNOWN: "dim",
 }
-_PIPED_WIDTH = 160
+# Whoever reads a pipe wants each row in one line, however long the names are.
+_PIPED_WIDTH = 10_000
 # On a narrower terminal the names would be squeezed out: what matters least is left out instead.
 _FULL_WIDTH = 120
 _LEFT_OUT_WHEN_NARROW = ("CPU LIMIT", "MEMORY LIMIT", "CONFIDENCE")
