@@ -34,7 +34,7 @@ def demo(days: float, kubernetes_version: str, output: Path, keep_running: bool)
     from vpa_ippr.cli.demo_run import START_TIME, demo_cluster, running_components
     from vpa_ippr.cli.demo_show import render_story, summarise, write_page
     from vpa_ippr.cli.demo_story import tell_story
-    from vpa_ippr.cli.recommend import colour_wanted, terminal_width
+    from vpa_ippr.cli.terminal import colour_wanted, terminal_width
 
     directory, end, began = _prepare(output), START_TIME + days * 86_400, time.monotonic()
     _log_to(directory / "actuator.log")

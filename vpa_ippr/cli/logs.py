@@ -11,6 +11,8 @@ import msgspec
 from vpa_ippr.api.errors import UsageError
 
 _LEVELS = ("debug", "info", "warning", "error")
+# What they say of each retry and each cycle, our own errors and summaries say better.
+_TALKATIVE = ("urllib3", "apscheduler")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -25,6 +27,8 @@ def configure_logging(level: str, form: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel("DEBUG" if level == "debug" else "ERROR")
 
 
 def _pairs(record: logging.LogRecord) -> dict[str, object]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +12,8 @@ import click
 from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL
 from vpa_ippr.cli import options
-from vpa_ippr.cli.recommend import colour_wanted, find, terminal_width
+from vpa_ippr.cli.question import Question, answer, question_options
+from vpa_ippr.cli.terminal import colour_wanted, terminal_width
 
 if TYPE_CHECKING:
     from vpa_ippr.api.series import Finding
@@ -23,34 +23,18 @@ FORMS = ("table", "json", "yaml", "csv")
 
 
 @click.command()
-@options.trace_options
-@options.prometheus_options
+@question_options
 @options.cluster_options
-@options.profile_options
-@options.history_options
-@click.option("--namespace", "-n", "namespaces", multiple=True, help="Only this namespace; may be repeated.")
 @click.option("--format", "-f", "form", type=click.Choice(FORMS), default="table", show_default=True, help="How to print.")
-def report(
-    traces: Sequence[Path],
-    as_of: float | None,
-    prometheus: options.PrometheusOptions,
-    kubeconfig: str | None,
-    context: str | None,
-    profile: str,
-    models: Path | None,
-    history: float,
-    step: float,
-    namespaces: Sequence[str],
-    form: str,
-) -> int:
+def report(question: Question, kubeconfig: str | None, context: str | None, form: str) -> int:
     """Show what containers have and what they should have.
 
     With neither Prometheus nor traces the recommendations are those that stand in the cluster's VPAs.
     """
-    if traces or prometheus.url is not None:
-        built, faults = _from_usage(traces, as_of, prometheus, profile, models, history, step, namespaces)
+    if question.names_a_source:
+        built, faults = _from_usage(question)
     else:
-        built = from_cluster(kubeconfig, context, namespaces)
+        built = from_cluster(kubeconfig, context, question.namespaces)
         faults = built.failures
     click.echo(render(_without(faults, built) if form == "table" else built, form), nl=False)
     options.tell(faults)
@@ -98,28 +82,19 @@ def from_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequen
     )  # fmt: skip
 
 
-def _from_usage(
-    traces: Sequence[Path],
-    as_of: float | None,
-    prometheus: options.PrometheusOptions,
-    profile: str,
-    models: Path | None,
-    history: float,
-    step: float,
-    namespaces: Sequence[str],
-) -> tuple[Report, Sequence[Finding]]:
+def _from_usage(question: Question) -> tuple[Report, Sequence[Finding]]:
     from vpa_ippr.report.model import build_report
     from vpa_ippr.report.recommendations import advice_from
     from vpa_ippr.report.usage import current_by_workload
 
-    found = find(traces, as_of, prometheus, profile, models, history, step, namespaces)
+    found = answer(question)
     current = {}
-    if not traces:
+    if not question.traces:
         wanted = sorted({recommendation.workload.namespace for recommendation in found.recommendations})
-        with prometheus.open(SystemClock()) as source:
+        with question.prometheus.open(SystemClock()) as source:
             current = current_by_workload(source.resources(found.as_of, wanted), found.usage.owners)
     built = build_report(
-        map(advice_from, found.recommendations), current, as_of=found.as_of, source=found.source, profile=profile,
+        map(advice_from, found.recommendations), current, as_of=found.as_of, source=found.source, profile=question.profile,
         findings=found.usage.findings, failures=found.usage.failures,
     )  # fmt: skip
     return built, found.faults

@@ -6,12 +6,17 @@ certificates; the requests themselves go through ``rest``.
 
 from __future__ import annotations
 
+import math
 import os
 import ssl
+import time
 from pathlib import Path
 
 from vpa_ippr.api.errors import UsageError
 from vpa_ippr.cluster.rest import Connection, in_cluster_connection
+
+# Short against the life of any token (the shortest are of an hour), long against a request.
+_TOKEN_SECONDS = 30.0
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> Connection:
@@ -40,13 +45,18 @@ def _from_kubeconfig(path: str, context: str | None) -> Connection:
         raise UsageError(f"kubeconfig {first}: no such file")
     try:
         load_kube_config(config_file=path, context=context, client_configuration=settings)  # type: ignore[no-untyped-call]
-    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
+        # The package takes the form for granted: what it stumbles over would tell a person nothing.
+        raise UsageError(f"kubeconfig {path} cannot be used: it has not the form of a kubeconfig") from error
+    except (ConfigException, yaml.YAMLError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"kubeconfig {path} cannot be used: {reason}") from error
+    if not settings.host.startswith(("http://", "https://")):
+        raise UsageError(f"kubeconfig {path} cannot be used: server {settings.host!r} is not an http:// or https:// address")
     return Connection(
         base_url=settings.host,
         tls=_tls(settings, path) if settings.host.startswith("https:") else None,
-        bearer_token=lambda: _bearer_token(settings),
+        bearer_token=_Token(settings),
         server_hostname=getattr(settings, "tls_server_name", None),
     )
 
@@ -66,10 +76,21 @@ def _tls(settings: object, path: str) -> ssl.SSLContext:
     return context
 
 
-def _bearer_token(settings: object) -> str | None:
-    hook = getattr(settings, "refresh_api_key_hook", None)
-    if hook is not None:
-        hook(settings)
-    keys: dict[str, str] = getattr(settings, "api_key", {})
-    value = keys.get("authorization") or keys.get("BearerToken") or ""
-    return value.removeprefix("Bearer ").strip() or None
+class _Token:
+    """The token of a kubeconfig. Asking for it may run a program or read a file, so it is kept for a little while."""
+
+    def __init__(self, settings: object) -> None:
+        self._settings = settings
+        self._value: str | None = None
+        self._keep_until = -math.inf
+
+    def __call__(self) -> str | None:
+        if time.monotonic() >= self._keep_until:
+            hook = getattr(self._settings, "refresh_api_key_hook", None)
+            if hook is not None:
+                hook(self._settings)
+            keys: dict[str, str] = getattr(self._settings, "api_key", {})
+            value = keys.get("authorization") or keys.get("BearerToken") or ""
+            self._value = value.removeprefix("Bearer ").strip() or None
+            self._keep_until = time.monotonic() + _TOKEN_SECONDS
+        return self._value

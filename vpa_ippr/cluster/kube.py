@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
@@ -56,6 +57,12 @@ class Kube:
         self._rest = rest
         self._events = EventRecorder(rest, clock, component)
         self._known = workloads.Remembered(clock, _KNOWN_SECONDS)
+        self._left_out: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """One line for each object that the last lists could not read."""
+        return tuple(itertools.chain.from_iterable(self._left_out.values()))
 
     def list_vpas(self) -> list[Vpa]:
         """All VPAs."""
@@ -151,6 +158,7 @@ class Kube:
 
     def _list(self, path: str, kind: type[T], query: Mapping[str, str] | None = None) -> list[T]:
         listing = self._rest.list(path, kind, query)
+        self._left_out[path] = listing.unreadable
         for line in listing.unreadable:
             logger.warning("object left out", extra={"error": line})
         return listing.items

@@ -9,7 +9,7 @@ import msgspec
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType, ObjectRef
 from vpa_ippr.api.meta import ObjectKey
-from vpa_ippr.api.names import LABEL_NODE
+from vpa_ippr.api.names import LABEL_NODE, node_label
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink, ShrinkStatus
 from vpa_ippr.cluster import paths
@@ -32,7 +32,7 @@ class NodePort:
 
     def list_shrinks(self, node_name: str) -> list[MemoryShrink]:
         """All of the node's; one that cannot be decoded is left out and logged."""
-        listing = self._rest.list(paths.SHRINKS, MemoryShrink, {"labelSelector": f"{LABEL_NODE}={node_name}"})
+        listing = self._rest.list(paths.SHRINKS, MemoryShrink, {"labelSelector": f"{LABEL_NODE}={node_label(node_name)}"})
         for line in listing.unreadable:
             logger.warning("object left out", extra={"error": line})
         return [shrink for shrink in listing.items if shrink.spec.node_name == node_name]

@@ -36,7 +36,11 @@ class RemoteClock:
         return self._now
 
     def wait_until(self, moment: float) -> bool:
-        """Wait for the keeper to reach ``moment``; False when stopped or when the keeper is gone."""
+        """Wait for the keeper to reach ``moment``; False when this clock was stopped, or time has ended there.
+
+        Raises:
+            ClusterError: the keeper is gone (reason ``ClockLost``).
+        """
         if self._stopped.is_set():
             return False
         try:

@@ -7,6 +7,7 @@ loads neither the kubernetes package nor anything scientific, because the node's
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ _RETRIED_READS = frozenset({429, 500, 502, 503, 504})
 _SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_PAGE_SIZE = 500
 _MAX_RESTARTED_LISTS = 3
+_CONNECTION = re.compile(r"^(<.*?>|HTTPS?Connection(Pool)?\(.*?\)): ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +318,6 @@ def _watch_event(line: bytes, kind: type[T], path: str) -> WatchEvent[T]:
 
 
 def _short(error: Exception) -> str:
-    """The innermost reason of urllib3's nested errors, without object addresses."""
+    """The innermost reason of urllib3's nested errors, without the connection object that they begin with."""
     cause: object = error.reason if isinstance(error, MaxRetryError) and error.reason else error
-    text = str(cause)
-    return text.split(">: ", 1)[-1] if ">: " in text else text
+    return _CONNECTION.sub("", str(cause))

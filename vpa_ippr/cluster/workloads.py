@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import msgspec
@@ -47,7 +48,7 @@ class _ResourceList(msgspec.Struct):
 
 
 class Remembered:
-    """Workloads by namespace, API version, kind and name, each for a while; what has expired is forgotten in sweeps, not one by one."""
+    """Workloads by namespace, API version, kind and name, each for half of ``seconds`` up to all of it; swept now and then."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
@@ -66,7 +67,9 @@ class Remembered:
         if now >= self._next_sweep:
             self._entries = {known: entry for known, entry in self._entries.items() if now < entry[0]}
             self._next_sweep = now + self._seconds
-        self._entries[key] = (now + self._seconds, workload)
+        # All that one cycle finds must not expire together, or one later cycle would ask for all of it at once.
+        share = zlib.crc32("/".join(key).encode()) / 0xFFFFFFFF
+        self._entries[key] = (now + self._seconds * (0.5 + share / 2), workload)
 
 
 def find_workload(rest: Rest, namespace: str, api_version: str, kind: str, name: str) -> Workload | None:

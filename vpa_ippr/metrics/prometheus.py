@@ -117,7 +117,6 @@ class PrometheusSource:
         try:
             return _Outcome(namespace, reader.meter, usage=reader.read())
         except SourceError as error:
-            _log.warning("namespace not read", extra={"namespace": namespace, "reason": error.reason, "error": str(error)})
             return _Outcome(namespace, reader.meter, failure=Finding(error.reason, namespace, 1, f"{namespace}: {error}"))
         except Exception as error:  # noqa: BLE001 - the boundary between namespaces: one must not stop the others
             _log.exception("namespace not read", extra={"namespace": namespace})

@@ -15,7 +15,7 @@ from vpa_ippr.recommend.result import Recommendation
 
 
 def recommend_each_at_its_end(usage: Usage, profile: Profile, history_seconds: float) -> list[Recommendation]:
-    """Recommendations for every workload as of its own last sample or OOM kill, from the ``history_seconds`` up to it, both ends included."""
+    """Recommendations for every workload as of its own last sample or OOM kill, from ``history_seconds`` before it, both ends included."""
     by_end: dict[float, set[WorkloadRef]] = defaultdict(set)
     for workload, end in _ends(usage).items():
         by_end[end].add(workload)

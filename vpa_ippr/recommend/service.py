@@ -73,7 +73,6 @@ class _Cycle:
         try:
             yield
         except VpaIpprError as error:
-            _log.warning("object not served", extra={"object": subject, "reason": error.reason, "error": str(error)})
             self.failures.append(Finding(error.reason, subject, 1, f"{subject}: {error}"))
         except Exception as error:  # noqa: BLE001 - the boundary between objects: one must not stop the others
             _log.exception("object not served", extra={"object": subject})
@@ -169,7 +168,6 @@ class RecommenderService:
         try:
             usage = self._source.fetch(window, request.namespaces)
         except SourceError as error:
-            _log.warning("usage not read", extra={"namespaces": len(request.namespaces), "reason": error.reason, "error": str(error)})
             failure = Finding(error.reason, "usage", 1, str(error))
             cycle.failures.append(failure)
             cycle.unread |= dict.fromkeys(request.workloads, failure)

@@ -135,6 +135,7 @@ class ApiServer:
         """Write the kubeconfig, readable by its owner alone."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
+        path.chmod(0o600)  # one that was there may have been open to others
         path.write_bytes(msgspec.yaml.encode(self.kubeconfig(token)))
 
 

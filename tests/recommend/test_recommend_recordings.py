@@ -1,0 +1,69 @@
+"""Recordings that do not end together: each workload is judged at its own end, as if it were alone."""
+
+import numpy as np
+
+from vpa_ippr.api.series import ContainerRef, OomKill, Resource, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.forecast.catalogue import load_catalogue
+from vpa_ippr.recommend.pipeline import recommend
+from vpa_ippr.recommend.recordings import recommend_each_at_its_end
+
+CLASSIC = load_catalogue()["vpa-classic"]
+START, DAY, MIB = 1_767_225_600.0, 86_400.0, 1 << 20
+
+
+def ref(name):
+    return ContainerRef("shop", f"{name}-0", "app")
+
+
+def usage(name, *, start=START, minutes=60, cores=0.1, memory=300 * MIB, ooms=()):
+    times = start + 60.0 * np.arange(minutes)
+    series = tuple(
+        UsageSeries(ref(name), kind, times, np.full(minutes, float(value))) for kind, value in zip(Resource, (cores, memory), strict=True)
+    )
+    kills = tuple(OomKill(ref(name), at, request) for at, request in ooms)
+    return Usage(series, kills, {("shop", f"{name}-0"): WorkloadRef("shop", "Deployment", name)})
+
+
+def together(*parts):
+    owners = {key: workload for part in parts for key, workload in part.owners.items()}
+    return Usage(tuple(s for part in parts for s in part.series), tuple(o for part in parts for o in part.ooms), owners)
+
+
+def test_each_workload_gets_what_it_would_get_alone():
+    parts = [usage("early"), usage("late", start=START + 300 * DAY, cores=2), usage("same-end", cores=1)]
+    found = recommend_each_at_its_end(together(*parts), CLASSIC, 8 * DAY)
+    alone = [recommend(part, CLASSIC, float(part.series[0].timestamps[-1]))[0] for part in parts]
+    assert found == alone
+    assert [one.workload.name for one in found] == ["early", "late", "same-end"]
+
+
+def test_the_history_is_closed_at_both_ends():
+    (found,) = recommend_each_at_its_end(usage("web", minutes=61), CLASSIC, 1800)
+    assert (found.explanation.samples, found.explanation.first_sample) == (31, START + 1800)
+
+
+def test_a_kill_after_the_last_sample_is_the_end():
+    killed = usage("web", ooms=[(START + 7200, 1 << 30)])
+    (found,) = recommend_each_at_its_end(killed, CLASSIC, 8 * DAY)
+    assert found.explanation.oom_kills == 1
+    assert found.target.memory_bytes > (1 << 30)
+
+
+def test_kills_before_the_history_do_not_count():
+    killed = usage("web", ooms=[(START - DAY, 1 << 30), (START, 1 << 30)])
+    (found,) = recommend_each_at_its_end(killed, CLASSIC, 59 * 60)
+    assert found.explanation.oom_kills == 1
+
+
+def test_pods_of_one_workload_share_an_end():
+    first, second = usage("web"), usage("web", start=START + 3600)
+    renamed = ContainerRef("shop", "web-1", "app")
+    moved = tuple(UsageSeries(renamed, s.resource, s.timestamps, s.values) for s in second.series)
+    owners = first.owners | {("shop", "web-1"): WorkloadRef("shop", "Deployment", "web")}
+    (found,) = recommend_each_at_its_end(Usage(first.series + moved, (), owners), CLASSIC, 8 * DAY)
+    assert (found.explanation.samples, found.explanation.last_sample) == (120, START + 3600 + 59 * 60)
+
+
+def test_nothing_recorded_is_nothing_recommended():
+    empty = UsageSeries(ref("web"), Resource.CPU, np.array([]), np.array([]))
+    assert recommend_each_at_its_end(Usage((empty,)), CLASSIC, DAY) == []

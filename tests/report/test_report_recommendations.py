@@ -1,0 +1,59 @@
+import json
+
+import pytest
+
+from vpa_ippr.api.resources import Amounts, Resource
+from vpa_ippr.api.series import Finding, WorkloadRef
+from vpa_ippr.recommend.result import Driver, Explanation, Recommendation
+from vpa_ippr.report.recommendations import advice_from, render_recommendations, why
+
+START = 1_767_225_600.0
+DRIVERS = (Driver(Resource.CPU, 0.9, 109, "web-0"), Driver(Resource.MEMORY, 0.95, 1 << 30, None))
+FINDING = Finding("Gap", "shop/web-0/app", 2, "gaps in cpu: 2")
+
+
+def recommendation(**more):
+    parts = {"samples": 60, "first_sample": START, "last_sample": START + 86_400}
+    explanation = Explanation("vpa-classic", "decaying-histogram", DRIVERS, **(parts | more))
+    target = Amounts(126, None)
+    return Recommendation(WorkloadRef("shop", "Deployment", "web"), "app", target, Amounts(), Amounts(), target, 0.5, explanation)
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        ({}, "cpu p90 109m in web-0; memory p95 1Gi; 60 samples over 1.0 days"),
+        ({"first_sample": None, "last_sample": None, "samples": 0}, "cpu p90 109m in web-0; memory p95 1Gi"),
+        (
+            {"oom_kills": 3, "capped_by": ("cpu capped to maxAllowed",)},
+            "cpu p90 109m in web-0; memory p95 1Gi; 60 samples over 1.0 days; 3 OOM kills; cpu capped to maxAllowed",
+        ),
+    ],
+    ids=["usual", "no-samples", "oom-and-cap"],
+)
+def test_why_is_one_line(more, line):
+    assert why(recommendation(**more)) == line
+
+
+def test_advice_carries_what_a_report_shows():
+    advice = advice_from(recommendation(capped_by=("capped",), findings=(FINDING,)))
+    assert (advice.target, advice.confidence, advice.notes) == (Amounts(126, None), 0.5, ("capped", "gaps in cpu: 2"))
+
+
+def test_the_document_has_null_for_what_is_not_recommended():
+    failure = Finding("PrometheusRefused", "bank", 1, "bank: refused")
+    text = render_recommendations([recommendation(findings=(FINDING,))], as_of=START, findings=[FINDING], failures=[failure])
+    assert text.endswith("}\n")
+    document = json.loads(text)
+    (item,) = document["items"]
+    assert item["target"] == {"cpu_millicores": 126, "memory_bytes": None}
+    assert item["explanation"]["findings"] == document["findings"] == [
+        {"reason": "Gap", "subject": "shop/web-0/app", "count": 2, "message": "gaps in cpu: 2"}
+    ]  # fmt: skip
+    assert document["failures"][0]["subject"] == "bank"
+    assert document["as_of"] == "2026-01-01T00:00:00Z"
+
+
+def test_unknown_moments_are_null():
+    (item,) = json.loads(render_recommendations([recommendation(first_sample=None, last_sample=None)], as_of=START))["items"]
+    assert (item["explanation"]["first_sample"], item["explanation"]["last_sample"]) == (None, None)
