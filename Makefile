@@ -14,7 +14,7 @@ help: ## Say what can be made
 $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
@@ -48,6 +48,7 @@ lock: ## Pin every dependency at its newest allowed version
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	$(VENV)/lock/bin/pip freeze --exclude-editable > requirements.lock
+	rm -rf $(VENV)/lock
 
 services: ## Install the real services that tests use (Prometheus), where apt is to be had
 	@scripts/install-services

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 VPA_GROUP = "autoscaling.k8s.io"
 VPA_VERSION = "v1"
 VPA_API_VERSION = f"{VPA_GROUP}/{VPA_VERSION}"
@@ -27,3 +29,17 @@ CONDITION_CONFIG_UNSUPPORTED = "ConfigUnsupported"
 POD_RESIZE_PENDING = "PodResizePending"
 POD_RESIZE_IN_PROGRESS = "PodResizeInProgress"
 ANNOTATION_MIRROR_POD = "kubernetes.io/config.mirror"
+
+_MAX_LABEL_VALUE = 63
+_HASH_LENGTH = 10
+
+
+def node_label(node_name: str) -> str:
+    """The value of ``LABEL_NODE`` for a node: its name, or the beginning of it and a hash.
+
+    Node names may have 253 characters, label values 63; names that differ only near their end must stay different.
+    """
+    if len(node_name) <= _MAX_LABEL_VALUE:
+        return node_name
+    digest = hashlib.sha256(node_name.encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{node_name[: _MAX_LABEL_VALUE - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"

@@ -70,8 +70,8 @@ class ShrinkPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     floor_bytes: int | None = None
 
 
-class ShrinkSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What is asked; immutable but for ``intent``."""
+class ShrinkSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """What is asked; immutable but for ``intent``. Written in full: the schema requires the deadline."""
 
     pod: PodReference
     node_name: str
@@ -97,6 +97,8 @@ class ShrinkStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     backoffs: int = 0
     start_time: str | None = None
     transition_time: str | None = None
+    held_time: str | None = None
+    """When the agent last saw usage held below the target; in Holding only. A dead or cut-off agent's Holding goes stale by it."""
     completion_time: str | None = None
     observed_generation: int = 0
 
