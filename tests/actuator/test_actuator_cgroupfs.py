@@ -191,6 +191,9 @@ def test_crun_child_is_not_taken_for_the_container(node):
 def test_kubepods_that_come_later_are_found(node):
     root, proc = node
     finder = CgroupFsFinder(root, proc)
+    with pytest.raises(ActuatorError, match="no kubepods"):
+        finder.find(UID, f"containerd://{ID}", "Burstable")
+    (root / "kubepods").mkdir()
     assert finder.find(UID, f"containerd://{ID}", "Burstable") is None
     make_cgroup(root / f"kubepods/burstable/pod{UID}/{ID}")
     assert finder.find(UID, f"containerd://{ID}", "Burstable") is not None

@@ -193,6 +193,7 @@ class FakeCluster:
         self.crash_after_writes: int | None = None
         self.writes = 0
         self.before_resize = lambda: None
+        self.agent_is_dead = False
         self.clock = clock or FakeClock()
         self._rules = rules
         self._version = itertools.count(2)
@@ -210,7 +211,7 @@ class FakeCluster:
         return list(self.nodes)
 
     def list_shrinks(self):
-        return list(self.shrinks.values())
+        return [self._reported(shrink) for shrink in self.shrinks.values()]
 
     def find_workload(self, namespace, api_version, kind, name):
         self._fail("find_workload")
@@ -221,7 +222,14 @@ class FakeCluster:
         return self.pods.get(key)
 
     def get_shrink(self, key):
-        return self.shrinks.get(key)
+        shrink = self.shrinks.get(key)
+        return self._reported(shrink) if shrink else None
+
+    def _reported(self, shrink: MemoryShrink) -> MemoryShrink:
+        """A live agent confirms a Holding all the time."""
+        if shrink.status.phase is not Phase.HOLDING or self.agent_is_dead:
+            return shrink
+        return msgspec.structs.replace(shrink, status=msgspec.structs.replace(shrink.status, held_time=format_time(self.clock.now())))
 
     def resize_pod(self, key, patch):
         self.before_resize()

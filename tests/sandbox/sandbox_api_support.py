@@ -44,7 +44,9 @@ class Api:
         self.store = Store(self.clock, **options)
         self.server = ApiServer(self.store, tls=False, tokens={"t-bob": User("bob", ("system:authenticated",))})
 
-    def raw(self, method: str, url: str, body: Any = None, kind: str = JSON, *, token: str | None = "", **headers: str) -> Response | Stream:
+    def raw(
+        self, method: str, url: str, body: Any = None, kind: str = JSON, *, token: str | None = "", **headers: str
+    ) -> Response | Stream:
         parts = urlsplit(url)
         if token is not None:
             headers["authorization"] = f"Bearer {token or self.server.admin_token}"

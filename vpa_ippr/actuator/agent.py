@@ -27,6 +27,7 @@ from vpa_ippr.api.errors import ActuatorError, ClusterError, ValidationError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.shrink import MemoryShrink, Phase
 from vpa_ippr.api.timestamps import parse_time
+from vpa_ippr.cluster.rest import ApiError
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +35,10 @@ _UNTOUCHED = frozenset({Phase.PENDING, Phase.OBSERVING})
 _RUNNING = frozenset({Phase.OBSERVING, Phase.SHRINKING, Phase.HOLDING})
 _WARNINGS = frozenset({Phase.REVERTED, Phase.EXPIRED})
 _CLOSE_ATTEMPTS = 3
+_MAX_TASKS = 32
+_MAX_TASKS_OF_POD = 2
+"""Taken up at a time, in all and of a pod, probations apart; the others wait in the API. Anybody may create thousands of MemoryShrinks
+for a pod of theirs, and each costs requests while nobody watches the containers that stand under a guard."""
 
 
 class Agent:
@@ -69,6 +74,7 @@ class Agent:
         self._tasks: dict[str, Task] = {}
         self._finished: set[str] = set()
         self._next_poll = -math.inf
+        self._last_now = -math.inf
         self._left_over = list(journal.entries())
         self._is_cut_off = False
         self._is_closed = False
@@ -85,6 +91,7 @@ class Agent:
         """One round; the moment at which the next one is due."""
         self._recover()
         now = self._clock.now()
+        self._mind_the_clock(now)
         if now >= self._next_poll:
             self._next_poll = now + self._policy.poll_seconds
             self._poll(now)
@@ -94,7 +101,19 @@ class Agent:
             self._report(task)
         self._forget()
         due = min([self._next_poll, *(next_wake(task.state, task.policy) for task in self._tasks.values())])
-        return max(due, now + self._policy.tick_seconds)
+        # By a fresh look at the clock: had it been set back meanwhile, the wait would last as long as that.
+        return min(max(due, now + self._policy.tick_seconds), self._clock.now() + self._policy.poll_seconds)
+
+    def _mind_the_clock(self, now: float) -> None:
+        """A clock that was set back makes windows that never close and deadlines that do not come: what was touched is put back."""
+        if now < self._last_now:
+            _log.warning("clock was set back", extra={"seconds": round(self._last_now - now, 3)})
+            self._next_poll = now
+        if now < self._last_now - self._policy.tick_seconds:
+            for task in self._tasks.values():
+                if task.state.phase is not Phase.COMMITTED:
+                    task.fail(Reason.CLOCK_SET_BACK, f"the node's clock was set back by {self._last_now - now:.0f} s")
+        self._last_now = now
 
     def close(self) -> None:
         """Restore what was touched, say so, and give the journal up; a probation stays in the journal for the successor."""
@@ -106,6 +125,8 @@ class Agent:
                 task.fail(Reason.AGENT_STOPPED, "the node's agent was stopped")
                 for _ in range(_CLOSE_ATTEMPTS):
                     self._drive(task)
+        # The API may hang until the agent is killed: all containers first.
+        for task in self._in_order():
             self._report(task)
         self._journal.close()
 
@@ -164,8 +185,19 @@ class Agent:
         for uid, task in self._tasks.items():
             self._update(task, by_uid.get(uid))
         for uid, shrink in by_uid.items():
-            if uid not in self._tasks and uid not in self._finished and not shrink.status.phase.is_terminal:
-                self._begin(shrink, now)
+            is_new = uid not in self._tasks and uid not in self._finished and not shrink.status.phase.is_terminal
+            if is_new and not self._is_cut_off and self._has_room_for(shrink):
+                self._begin_guarded(shrink, now)
+
+    def _has_room_for(self, shrink: MemoryShrink) -> bool:
+        uids = [task.subject.pod_uid for task in self._tasks.values() if task.state.phase is not Phase.COMMITTED]
+        return len(uids) < _MAX_TASKS and uids.count(shrink.spec.pod.uid) < _MAX_TASKS_OF_POD
+
+    def _begin_guarded(self, shrink: MemoryShrink, now: float) -> None:
+        try:
+            self._begin(shrink, now)
+        except Exception:  # noqa: BLE001 - one shrink's trouble must not stop the others
+            _log.exception("shrink cannot be taken up", extra={"shrink": str(shrink.key)})
 
     def _update(self, task: Task, shrink: MemoryShrink | None) -> None:
         if shrink is None:
@@ -181,6 +213,7 @@ class Agent:
             pod = self._pods.get_pod(ObjectKey(shrink.metadata.namespace, shrink.spec.pod.name))
         except ClusterError as error:
             _log.warning("cannot read the pod of a shrink: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
+            self._is_cut_off = not isinstance(error, ApiError)
             return
         policy, verdict = self._policy_of(shrink)
         if shrink.status.phase not in _UNTOUCHED:
@@ -237,7 +270,7 @@ class Agent:
 
     def _report(self, task: Task) -> None:
         shrink = task.shrink
-        if not task.wants_report or shrink is None or task.has_vanished:
+        if shrink is None or not self._may_report(task):
             return
         status = status_of(task.state, task.policy, shrink.metadata.generation)
         try:
@@ -248,8 +281,15 @@ class Agent:
                 self._shrinks.record_event(shrink, kind, f"Shrink{status.phase}", f"{status.reason}: {status.message}")
         except ClusterError as error:
             _log.warning("cannot report a shrink: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
+            self._is_cut_off = not isinstance(error, ApiError)
+            task.report_from = self._clock.now() + self._policy.poll_seconds
             return
         task.written, task.wants_report = status, False
+
+    def _may_report(self, task: Task) -> bool:
+        """Not while the API is lost: each call takes until it times out, and nobody watches meanwhile. The next poll tells."""
+        is_asked = task.wants_report and not task.has_vanished
+        return is_asked and not self._is_cut_off and self._clock.now() >= task.report_from
 
     def _forget(self) -> None:
         for uid, task in list(self._tasks.items()):

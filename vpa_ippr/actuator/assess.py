@@ -247,6 +247,23 @@ def _judge(found: Assessment, samples: Sequence[Sample], median_floor: float, po
     return _busy(found.baseline, policy)
 
 
+def growth_after_commit(samples: Sequence[Sample], target_bytes: int, policy: Policy) -> Verdict | None:
+    """Whether a need that grew steadily through the probation outgrows the new limit within the horizon; None when it does not.
+
+    A minute of looking cannot tell a slow leak from a fluctuation, the whole probation can.
+    """
+    need, margin = samples[-1].floor_bytes, _margin(0, target_bytes, policy)
+    per_second = slope([s.at for s in samples], [s.floor_bytes for s in samples])
+    growth = per_second * policy.horizon_seconds
+    if growth <= margin or need + growth <= target_bytes - margin or not _is_steady_growth(samples):
+        return None
+    message = (
+        f"needs {_mib(need)} and grows by {per_second / MIB:.3f} MiB/s: above {_mib(target_bytes - margin)} "
+        f"within {policy.horizon_seconds:.0f} s"
+    )
+    return Verdict(Reason.GROWING_AFTER_COMMIT, message, bearable_limit(need + growth, policy))
+
+
 def _is_steady_growth(samples: Sequence[Sample]) -> bool:
     """A leak is a line that rises from each third of the window to the next; noise and bursts tilt the regression but do not lie on it."""
     if len(samples) < 3:

@@ -228,7 +228,7 @@ class CgroupFsFinder:
         """The cgroup of a running container, or None.
 
         Raises:
-            ActuatorError: the node lacks a feature, or a name is not what the kubelet would give.
+            ActuatorError: the node lacks a feature, nothing of Kubernetes is below the root, or a name is not what the kubelet would give.
         """
         self.features.require()
         found = open_container(self._root_fd, self._bases, pod_uid, container_id, qos_class)
@@ -236,6 +236,9 @@ class CgroupFsFinder:
             # The first pod of a node, or a kubelet that came later, brings directories that were not there.
             self._bases = find_bases(self._root_fd)
             found = open_container(self._root_fd, self._bases, pod_uid, container_id, qos_class)
+        if not self._bases:
+            message = f"no kubepods below {self._root}: is it the host's cgroup root, and has the kubelet made its cgroups?"
+            raise ActuatorError(message, reason=Reason.CGROUP_NOT_FOUND)
         if found is None:
             return None
         fd, path = found

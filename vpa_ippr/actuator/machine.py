@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 
 from vpa_ippr.actuator import signals
-from vpa_ippr.actuator.assess import assess, needs_longer_look, take_sample
+from vpa_ippr.actuator.assess import assess, growth_after_commit, needs_longer_look, take_sample
 from vpa_ippr.actuator.policy import MIB, Policy
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.state import (
@@ -28,7 +28,7 @@ from vpa_ippr.actuator.state import (
     ShrinkState,
 )
 from vpa_ippr.actuator.stepping import hold, shrink, start_pace
-from vpa_ippr.actuator.turn import Move, Result, Turn, enter, hurt
+from vpa_ippr.actuator.turn import Move, Result, Turn, enter, has_followed, hurt
 from vpa_ippr.api.shrink import Phase
 
 
@@ -58,9 +58,10 @@ def _look(state: ShrinkState, observation: Observation, policy: Policy, now: flo
     if observation.snapshot is None:
         return replace(state, updated_at=now)
     sample = take_sample(observation.snapshot, now, policy.page_bytes)
-    kept = policy.observe_max_seconds if state.phase is Phase.OBSERVING else policy.probation_limit_window_seconds + policy.settle_seconds
+    kept = {Phase.OBSERVING: policy.observe_max_seconds, Phase.COMMITTED: policy.probation_seconds}.get(state.phase, 0.0)
+    kept = max(kept, policy.probation_limit_window_seconds + policy.settle_seconds)
     edge = now - kept - 2 * policy.probation_tick_seconds
-    return replace(state, updated_at=now, samples=(*(s for s in state.samples if s.at >= edge), sample))
+    return replace(state, updated_at=now, samples=(*(s for s in state.samples if edge <= s.at <= now), sample))
 
 
 def _forced_ending(turn: Turn) -> Ending | None:
@@ -78,7 +79,7 @@ def _forced_ending(turn: Turn) -> Ending | None:
         return None
     if observation.snapshot.frozen:
         return hurt(Reason.FROZEN, "the container is frozen: its pages cannot come back and its pressure says nothing")
-    if turn.now >= state.deadline_at:
+    if turn.now >= state.deadline_at and not has_followed(turn):
         return _expired(turn)
     return None
 
@@ -130,15 +131,16 @@ def _observing(turn: Turn) -> Move:
 
 
 def _committed(turn: Turn) -> Move:
-    state, policy, start = turn.state, turn.policy, turn.state.committed
-    assert start is not None
+    state, policy = turn.state, turn.policy
     harm = _harm_after_commit(turn)
     if harm is not None:
         return Ending(Phase.REVERTED, harm.reason, harm.message, _above_target(turn))
-    limit = turn.snapshot.max_bytes
-    if limit is None or policy.page_floor(limit) != state.target_bytes:
-        return Ending(Phase.REVERTED, Reason.LIMIT_CHANGED, f"memory.max went on to {limit} by another hand")
+    if not has_followed(turn):
+        return Ending(Phase.REVERTED, Reason.LIMIT_CHANGED, f"memory.max went on to {turn.snapshot.max_bytes} by another hand")
     if turn.now - state.phase_since >= policy.probation_seconds:
+        growing = growth_after_commit(state.samples, state.target_bytes, policy)
+        if growing is not None:
+            return Ending(Phase.REVERTED, growing.reason, growing.message, growing.floor_bytes)
         return Ending(Phase.DONE, Reason.SHRUNK, f"calm at {_mib(turn.sample.usage_bytes)} under {_mib(state.target_bytes)}")
     if state.is_ours(turn.sample.high_bytes):
         return state, (RestoreHigh(turn.original.high_bytes),)

@@ -48,6 +48,7 @@ class Reason(enum.StrEnum):
     LIMIT_CHANGED = "LimitChanged"
     UNREADABLE = "CgroupUnreadable"
     PRESSURE_UNAVAILABLE = "PressureUnavailable"
+    CLOCK_SET_BACK = "ClockSetBack"
     INTERNAL_ERROR = "InternalError"
 
     # Reverted: memory.high was put back.
@@ -69,6 +70,7 @@ class Reason(enum.StrEnum):
     OOM_KILLED_AFTER_COMMIT = "OomKilledAfterCommit"
     PRESSURE_AFTER_COMMIT = "PressureAfterCommit"
     LIMIT_HITS_AFTER_COMMIT = "LimitHitsAfterCommit"
+    GROWING_AFTER_COMMIT = "GrowingAfterCommit"
 
     # The other ends.
     ABORT_REQUESTED = "AbortRequested"

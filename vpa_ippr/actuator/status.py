@@ -27,6 +27,7 @@ def status_of(state: ShrinkState, policy: Policy, generation: int) -> ShrinkStat
         backoffs=state.pace.backoffs if state.pace is not None else 0,
         start_time=format_time(state.started_at),
         transition_time=format_time(state.phase_since),
+        held_time=format_time(state.updated_at) if state.phase is Phase.HOLDING and state.ending is None else None,
         completion_time=format_time(state.phase_since) if state.phase.is_terminal else None,
         observed_generation=generation,
     )

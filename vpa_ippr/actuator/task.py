@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 
 from vpa_ippr.actuator.cgroup import Cgroup, Snapshot
@@ -83,6 +84,8 @@ class Task:
         """The API object as last listed; None when only the journal knows of it so far."""
         self.has_vanished = False
         self.wants_report = False
+        self.report_from = -math.inf
+        """Not before that: the API refused the last report."""
         self.written: ShrinkStatus | None = None
         self._pods = pods
         self._verdict: Ending | None = None

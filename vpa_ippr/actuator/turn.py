@@ -105,10 +105,16 @@ def stepping_guard(turn: Turn, slack_ratio: float) -> int:
     return max(turn.policy.page_floor(turn.plan.guard_bytes), above)
 
 
+def has_followed(turn: Turn) -> bool:
+    """True when ``memory.max`` reads the target."""
+    limit = turn.snapshot.max_bytes
+    return limit is not None and turn.policy.page_floor(limit) == turn.state.target_bytes
+
+
 def watch_limits(turn: Turn) -> Move | None:
     """Answer to others that write the same files: the updater's commit, a foreign limit, a foreign memory.high."""
     limit = turn.snapshot.max_bytes
-    if limit is not None and turn.policy.page_floor(limit) == turn.state.target_bytes:
+    if has_followed(turn):
         return commit(turn)
     if limit != turn.original.max_bytes:
         return hurt(Reason.LIMIT_CHANGED, f"memory.max went from {turn.original.max_bytes} to {limit} by another hand")

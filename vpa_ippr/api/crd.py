@@ -244,6 +244,7 @@ def _shrink_status() -> Schema:
         backoffs=_integer("Times that stepping paused for pressure."),
         startTime=_time("When the agent took it up."),
         transitionTime=_time("When the phase last changed."),
+        heldTime=_time("When usage was last seen held below the target; in Holding only."),
         completionTime=_time("When it became terminal."),
         observedGeneration=_integer("The generation that the agent acted on.", "int64", minimum=0),
     )

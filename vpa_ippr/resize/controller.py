@@ -36,11 +36,15 @@ logger = logging.getLogger(__name__)
 _ANSWER_CODES = {Answer.READ_AGAIN: OutcomeCode.CONFLICT, Answer.GONE: OutcomeCode.GONE, Answer.TRY_AGAIN: OutcomeCode.UNAVAILABLE}
 
 
+_PodId = tuple[str, str]
+"""Namespace and UID: anybody may write any UID into a MemoryShrink of a namespace of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class _World:
     pods: list[Pod]
     nodes: dict[str, Node]
-    shrinks: dict[str, list[MemoryShrink]]
+    shrinks: dict[_PodId, list[MemoryShrink]]
     vpa_of: dict[ObjectKey, Vpa]
     groups: dict[ObjectKey, list[Pod]]
     unmatched: list[PodOutcome]
@@ -61,37 +65,37 @@ class Updater:
         Raises:
             ClusterError: the cluster could not be read at all. A failure on one pod is an outcome, and the others go on.
         """
-        now = self._clock.now()
         world = self._read()
         self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
         outcomes = list(world.unmatched)
         unmatched = {outcome.pod for outcome in world.unmatched}
         for pod in world.pods:
             vpa = world.vpa_of.get(pod.key)
-            known = pod.metadata.uid in world.shrinks or ANNOTATION_RESIZE_LEDGER in pod.metadata.annotations
+            known = _id(pod) in world.shrinks or ANNOTATION_RESIZE_LEDGER in pod.metadata.annotations
             if pod.key not in unmatched and (vpa is not None or known):
-                outcomes += self._guarded(pod.key, vpa, partial(self._visit, pod, vpa, world, now))
-        alive = {pod.metadata.uid for pod in world.pods}
-        for orphan in (shrink for uid, shrinks in world.shrinks.items() if uid not in alive for shrink in shrinks):
+                outcomes += self._guarded(pod.key, vpa, partial(self._visit, pod, vpa, world))
+        alive = {_id(pod) for pod in world.pods}
+        for orphan in (shrink for pod_id, shrinks in world.shrinks.items() if pod_id not in alive for shrink in shrinks):
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
-            outcomes += self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, now))
+            outcomes += self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
         result = UpdateResult(tuple(outcomes))
         logger.info("updater cycle done", extra={"pods": len(world.pods), **{code.value: n for code, n in result.counts().items()}})
         return result
 
-    def _visit(self, pod: Pod, vpa: Vpa | None, world: _World, now: float) -> PodOutcome | None:
+    def _visit(self, pod: Pod, vpa: Vpa | None, world: _World) -> PodOutcome | None:
         if pod.metadata.deletion_timestamp is not None:
             return None
         group = world.groups.get(vpa.key, []) if vpa else []
-        shrinks = world.shrinks.get(pod.metadata.uid, [])
+        shrinks = world.shrinks.get(_id(pod), [])
+        now = self._clock.now()  # of each pod's own turn: a cycle may last longer than a Holding may be old
         return self._turn.take(look(pod, vpa, group, world.nodes.get(pod.spec.node_name), shrinks, now, self._settings))
 
     def _read(self) -> _World:
         pods, index = self._cluster.list_pods(), index_vpas(self._cluster.list_vpas())
         nodes = {node.name: node for node in self._cluster.list_nodes()}
-        shrinks: dict[str, list[MemoryShrink]] = defaultdict(list)
+        shrinks: dict[_PodId, list[MemoryShrink]] = defaultdict(list)
         for shrink in self._cluster.list_shrinks():
-            shrinks[shrink.spec.pod.uid].append(shrink)
+            shrinks[shrink.metadata.namespace, shrink.spec.pod.uid].append(shrink)
         vpas: dict[ObjectKey, Vpa] = {}
         groups: dict[ObjectKey, list[Pod]] = defaultdict(list)
         unmatched: list[PodOutcome] = []
@@ -124,3 +128,7 @@ class Updater:
         if outcome is not None and outcome.is_failure:
             logger.warning("pod not dealt with", extra={"pod": str(pod), "reason": outcome.reason, "error": outcome.message})
         return [outcome] if outcome is not None else []
+
+
+def _id(pod: Pod) -> _PodId:
+    return pod.metadata.namespace, pod.metadata.uid

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
@@ -56,7 +57,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One resize of ours: the touched containers before and after.
 
     ``shrink`` names the MemoryShrink that it completes, ``stopped`` the pod's containers that were not running when it was issued, and
-    ``nudge`` marks the follow-up of a resize that may have been lost (``stale_cgroup``).
+    ``nudge`` marks the follow-up of a resize that may have been lost (``stale_cgroup``). ``generation`` is the pod's when it was issued.
     """
 
     issued_at: float
@@ -66,6 +67,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     shrink: str = ""
     stopped: list[str] = []
     nudge: bool = False
+    generation: int = 0
 
 
 class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -99,10 +101,23 @@ def read_ledger(pod: Pod) -> Ledger:
     if text is None:
         return Ledger()
     try:
-        return msgspec.json.decode(text, type=Ledger)
-    except msgspec.DecodeError as error:
+        ledger = msgspec.json.decode(text, type=Ledger)
+        _require_readable(ledger)
+        return ledger
+    except (msgspec.DecodeError, QuantityError, ValidationError) as error:
         logger.warning("unreadable resize ledger begun anew", extra={"pod": str(pod.key), "error": str(error)})
         return Ledger()
+
+
+def _require_readable(ledger: Ledger) -> None:
+    """Raise for what we would never write: the annotation is open to everybody who may change the pod."""
+    for basis in ledger.bases.values():
+        parse_stored({"original": basis.original, "expected": basis.expected})
+    record = ledger.last
+    if record is not None:
+        parse_stored(record.before)
+        if not parse_stored(record.after) or record.before.keys() != record.after.keys():
+            raise ValidationError("the last resize does not say what it changed")
 
 
 def to_annotations(ledger: Ledger) -> dict[str, str]:
@@ -167,6 +182,7 @@ def with_resize(
         shrink=shrink,
         stopped=[status.name for status in pod.status.container_statuses if status.state.running is None],
         nudge=nudge,
+        generation=pod.metadata.generation,
     )
     return msgspec.structs.replace(ledger, last=record, bases=bases)
 
@@ -194,6 +210,26 @@ def hold_off_for(ledger: Ledger, container: str, resource: Resource, now: float,
         if hold_off.container in (container, WHOLE_POD) and hold_off.scope in scopes and now < hold_off.until:
             return hold_off
     return None
+
+
+def contested(pod: Pod, ledger: Ledger) -> tuple[str, ...]:
+    """The containers of our last resize that somebody else has resized since.
+
+    They do not hold what we asked for; nor what stood there before, unless the pod's generation tells that our request had arrived and was
+    taken back. Amounts that we did not ask about do not count: a LimitRange may fill those in with our own resize.
+    """
+    record = ledger.last
+    if record is None:
+        return ()
+    before, after = parse_stored(record.before), parse_stored(record.after)
+    taken_back = record.generation > 0 and pod.metadata.generation >= record.generation + 2
+    ours = (after,) if taken_back else (after, before)
+    return tuple(name for name in after if pod.container(name) and not any(_stands(pod.desired(name), known[name]) for known in ours))
+
+
+def _stands(spec: ContainerResources, asked: ContainerResources) -> bool:
+    sides = ((spec.requests, asked.requests), (spec.limits, asked.limits))
+    return all(wanted.get(r) is None or wanted.get(r) == found.get(r) for found, wanted in sides for r in Resource)
 
 
 def tidied(ledger: Ledger, now: float, settings: Settings, node_shape: str | None, shrink_uids: Collection[str]) -> Ledger:

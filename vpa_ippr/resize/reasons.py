@@ -45,6 +45,7 @@ class RefusalReason(StrEnum):
     NODE_CAPACITY = "NodeCapacity"
     KNOWN_INFEASIBLE = "KnownInfeasible"
     DISRUPTION_BUDGET = "DisruptionBudget"
+    FOREIGN_WRITER = "ForeignWriter"
     QUOTA_EXCEEDED = "QuotaExceeded"
     LIMIT_RANGE = "LimitRange"
     NODE_UNSUPPORTED = "NodeUnsupported"

@@ -28,7 +28,9 @@ class Settings:
     Shrinking:
         ``shrink_deadline_seconds``: how long the node's agent may take.
         ``min_shrink_bytes``, ``min_shrink``: smaller decreases of a memory limit (whichever is larger) are not worth the disturbance.
-        ``agent_grace_seconds``: a shrink that no agent took up this long after its deadline is discarded.
+        ``held_seconds``: a Holding that the agent has not confirmed for longer is not trusted (it confirms every 30 s).
+        ``agent_grace_seconds``: a shrink that no agent took up or ended this long after its deadline is discarded.
+        ``probation_grace_seconds``: so much longer may it be in its probation, which the agent begins at the deadline at the latest.
         ``keep_seconds``: how long finished shrinks stay, for reports.
     """
 
@@ -45,5 +47,7 @@ class Settings:
     shrink_deadline_seconds: int = 900
     min_shrink_bytes: int = 64 * _MIB
     min_shrink: float = 0.10
+    held_seconds: float = 120
     agent_grace_seconds: float = 300
+    probation_grace_seconds: float = 1800
     keep_seconds: float = 24 * 3600

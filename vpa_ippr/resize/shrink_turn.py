@@ -37,14 +37,15 @@ class ShrinkTurn:
         return None
 
     def _settle(self, view: View, shrink: MemoryShrink) -> PodOutcome | None:
-        undo = raised_back(shrink, view.pod)
+        undo = raised_back(shrink, view.pod, view.ledger)
         ledger = settled(shrink, view.ledger, view.now, self._settings, undone=bool(undo))
         status = shrink.status
         why = f"{status.reason or status.phase} {status.message}".rstrip()
         message = f"memoryshrink {shrink.metadata.name} of {shrink.spec.container.name}: {why}"
         if not undo:
             self._writer.remember(view.pod, ledger)
-            self._writer.say(view.pod, event_for(shrink), message)
+            # Once: an owner who takes the ledger away brings this back each cycle.
+            self._writer.say_once(view.pod, event_for(shrink), shrink.metadata.uid, message)
             return view.outcome(OutcomeCode.SHRINK_ENDED, status.phase, message)
         changes = self._writer.resize(view.pod, ledger, undo, view.now, reverting=True)
         self._writer.say(view.pod, EventReason.SHRINK_REVERTED, f"{message}; {describe(changes)}")
@@ -78,7 +79,7 @@ class ShrinkTurn:
         container, reason = shrink.spec.container.name, AbortReason.AGENT_SILENT
         self._writer.remember(view.pod, with_hold_off(view.ledger, container, Scope.SHRINK, reason, view.now, self._settings))
         self._cluster.delete_shrink(shrink.key)
-        message = f"no agent on node {shrink.spec.node_name} took up memoryshrink {shrink.metadata.name}"
+        message = f"no agent on node {shrink.spec.node_name} took up or ended memoryshrink {shrink.metadata.name}"
         self._writer.say(view.pod, EventReason.SHRINK_ABORTED, message)
         return view.outcome(OutcomeCode.SHRINK_DISCARDED, reason, message)
 
@@ -119,6 +120,8 @@ class ShrinkTurn:
     def sweep(self, orphan: MemoryShrink, now: float) -> PodOutcome | None:
         """A shrink whose pod is gone: call it off; delete it once the agent has let go, or when no agent is left to do so."""
         pod = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
+        if self._is_alive(pod, orphan.spec.pod.uid):
+            return None  # the list left it out: it came later, or could not be read in it
         if orphan.status.phase.is_terminal or is_overdue(orphan, now, self._settings):
             self._cluster.delete_shrink(orphan.key)
             return PodOutcome(pod, None, OutcomeCode.SHRINK_DISCARDED, AbortReason.POD_GONE, f"memoryshrink {orphan.metadata.name}")
@@ -126,3 +129,7 @@ class ShrinkTurn:
             return None
         self._writer.abort_shrink(orphan, AbortReason.POD_GONE)
         return PodOutcome(pod, None, OutcomeCode.SHRINK_ABORTED, AbortReason.POD_GONE, f"memoryshrink {orphan.metadata.name}")
+
+    def _is_alive(self, key: ObjectKey, uid: str) -> bool:
+        pod = self._cluster.get_pod(key)
+        return pod is not None and pod.metadata.uid == uid and pod.status.phase not in ("Succeeded", "Failed")

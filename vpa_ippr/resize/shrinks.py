@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
-from vpa_ippr.api.errors import ValidationError
+from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.meta import ObjectMeta, OwnerReference
 from vpa_ippr.api.names import ANNOTATION_PREVIOUS_RESOURCES, LABEL_NODE, LABEL_POD_UID, node_label
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
 from vpa_ippr.api.shrink import ContainerReference, Intent, MemoryShrink, Phase, PodReference, ShrinkSpec
 from vpa_ippr.api.timestamps import parse_time
-from vpa_ippr.resize.ledger import Ledger, Scope, to_requirements, with_hold_off
+from vpa_ippr.resize.ledger import Ledger, Scope, parse_stored, to_requirements, with_hold_off
 from vpa_ippr.resize.plan import ShrinkNeed
 from vpa_ippr.resize.reasons import AbortReason, EventReason
 from vpa_ippr.resize.settings import Settings
@@ -94,20 +94,13 @@ def new_shrink(pod: Pod, need: ShrinkNeed, taken: Collection[str], settings: Set
     )
 
 
-def previous_resources(shrink: MemoryShrink) -> ContainerResources:
-    """What the container had before, kept on the shrink.
-
-    Raises:
-        ValidationError: the annotation is missing or unreadable; somebody else made or changed this shrink.
-    """
+def previous_resources(shrink: MemoryShrink) -> ContainerResources | None:
+    """What the container had before, kept on the shrink; None when that cannot be read: somebody else made or changed this shrink."""
     text = shrink.metadata.annotations.get(ANNOTATION_PREVIOUS_RESOURCES, "")
     try:
-        requirements = msgspec.json.decode(text, type=ResourceRequirements)
-    except msgspec.DecodeError as error:
-        raise ValidationError(
-            f"memoryshrink {shrink.key}: annotation {ANNOTATION_PREVIOUS_RESOURCES} is not readable ({error}); delete the shrink to go on"
-        ) from error
-    return requirements.parse(f"memoryshrink {shrink.key} annotation {ANNOTATION_PREVIOUS_RESOURCES}")
+        return msgspec.json.decode(text, type=ResourceRequirements).parse(f"memoryshrink {shrink.key}")
+    except (msgspec.DecodeError, QuantityError):
+        return None
 
 
 def next_step(
@@ -116,16 +109,17 @@ def next_step(
     """What to do about an unfinished shrink; ``desired`` is what the VPA now wants for the container, None when it wants nothing.
 
     Raises:
-        QuantityError, ValidationError: the pod or the shrink cannot be read.
+        QuantityError, ValidationError: the pod or a time of the shrink cannot be read.
     """
-    if shrink.status.phase is Phase.PENDING and is_overdue(shrink, now, settings):
+    if is_overdue(shrink, now, settings):
         return Discard()
-    if shrink.spec.intent is Intent.ABORT or _replaced(shrink, pod):
-        return Keep()
+    previous = previous_resources(shrink)
+    if previous is None or shrink.spec.intent is Intent.ABORT or _replaced(shrink, pod):
+        return Keep()  # one that is not ours is the agent's alone: never committed, and over at its deadline
     if desired is None:
         return Abort(AbortReason.NOT_MANAGED)
     container, target = shrink.spec.container.name, shrink.spec.target_bytes
-    current, previous = pod.desired(container), previous_resources(shrink)
+    current = pod.desired(container)
     if current.limits.memory_bytes == target:
         return Keep()  # patched already; the agent will see it in the cgroup
     if current.limits.memory_bytes != previous.limits.memory_bytes:
@@ -133,7 +127,7 @@ def next_step(
     limit = desired.limits.memory_bytes
     if limit is None or limit > target * (1 + settings.min_change):
         return Abort(AbortReason.NOT_WANTED)
-    if shrink.status.phase is not Phase.HOLDING or not isinstance(state, Idle):
+    if not isinstance(state, Idle) or not _is_held(shrink, pod, now, settings):
         return Keep()
     return Commit(container, _committed(current, desired, target))
 
@@ -156,10 +150,42 @@ def _with_memory(resources: ContainerResources, request_bytes: int | None, limit
     )
 
 
+def _is_held(shrink: MemoryShrink, pod: Pod, now: float, settings: Settings) -> bool:
+    """True when a live agent says of this very, running container that it is held.
+
+    The phase alone proves nothing: it stays in the API when the agent has died or lost the API, and the guard may be gone by then.
+    """
+    status, held = pod.container_status(shrink.spec.container.name), shrink.status.held_time
+    if shrink.status.phase is not Phase.HOLDING or held is None or now - parse_time(held) > settings.held_seconds:
+        return False
+    return status is not None and status.container_id == shrink.spec.container.id and status.state.running is not None
+
+
 def is_overdue(shrink: MemoryShrink, now: float, settings: Settings) -> bool:
     """True when an agent that is alive would have ended it long since."""
     created = shrink.metadata.creation_timestamp
-    return created is not None and now > parse_time(created) + shrink.spec.deadline_seconds + settings.agent_grace_seconds
+    if created is None or shrink.status.phase.is_terminal:
+        return False
+    grace = settings.agent_grace_seconds
+    if shrink.status.phase is Phase.COMMITTED:
+        grace += settings.probation_grace_seconds
+    return now > parse_time(created) + shrink.spec.deadline_seconds + grace
+
+
+def ended_lately(shrinks: Iterable[MemoryShrink], need: ShrinkNeed, now: float, settings: Settings) -> bool:
+    """True when an attempt to come as low as that has failed within the hold-off, for whatever reason.
+
+    What was learned is in the ledger, but not every end teaches (a container in a crash loop is Gone each time), and the ledger is an
+    annotation that somebody may take away: this keeps such pods from getting a new MemoryShrink each cycle.
+    """
+    for shrink in shrinks:
+        status = shrink.status
+        if not status.phase.is_terminal or status.phase is Phase.DONE or shrink.spec.container.name != need.container:
+            continue
+        ended = finished_at(shrink)
+        if ended is not None and now < ended + settings.hold_off_seconds and shrink.spec.target_bytes >= need.target_bytes:
+            return True
+    return False
 
 
 def _replaced(shrink: MemoryShrink, pod: Pod) -> bool:
@@ -168,7 +194,7 @@ def _replaced(shrink: MemoryShrink, pod: Pod) -> bool:
     return status is not None and bool(status.container_id) and status.container_id != shrink.spec.container.id
 
 
-def raised_back(shrink: MemoryShrink, pod: Pod) -> dict[str, ContainerResources]:
+def raised_back(shrink: MemoryShrink, pod: Pod, ledger: Ledger) -> dict[str, ContainerResources]:
     """What gives the container its memory back after a shrink that did not end well; empty when nothing was taken from it.
 
     ``Gone`` counts as bad only when the container died of memory: else it was restarted for another reason and runs with the new limit.
@@ -181,9 +207,19 @@ def raised_back(shrink: MemoryShrink, pod: Pod) -> dict[str, ContainerResources]
     current = pod.desired(name)
     if current.limits.memory_bytes != shrink.spec.target_bytes:
         return {}
-    limit = previous_resources(shrink).limits.memory_bytes
-    request = current.requests.memory_bytes
+    previous = previous_resources(shrink) or _recorded(shrink, ledger)
+    limit, request = previous.limits.memory_bytes, current.requests.memory_bytes
+    if limit is None or limit <= shrink.spec.target_bytes:
+        return {}  # what was there before is not known, or is no more than now: nothing is ever lowered here
     return {name: _with_memory(current, limit if request == current.limits.memory_bytes else request, limit)}
+
+
+def _recorded(shrink: MemoryShrink, ledger: Ledger) -> ContainerResources:
+    """What the ledger says that the container had before the limit was patched for this shrink; nothing when it was not."""
+    record = ledger.last
+    if record is None or record.shrink != shrink.metadata.name:
+        return ContainerResources()
+    return parse_stored(record.before).get(shrink.spec.container.name, ContainerResources())
 
 
 def _killed_for_memory(pod: Pod, container: str) -> bool:

@@ -102,9 +102,11 @@ def _with_request(
     current: ContainerResources, request: int, resource: Resource, rules: PolicyRules, ratio: ContainerResources
 ) -> ContainerResources:
     requests = current.requests.having(resource, request)
-    if rules.requests_only or current.limits.get(resource) is None:
+    if rules.requests_only or not current.limits.get(resource):
         return ContainerResources(requests, current.limits)
-    limit = proportional_limits(ratio, requests).amounts.get(resource)
+    # A ratio without a limit, or that makes it 0 (which means none), is not ours: the ledger that holds it is open to others.
+    limits = (proportional_limits(base, requests).amounts.get(resource) for base in (ratio, current))
+    limit = next((limit for limit in limits if limit), current.limits.get(resource))
     return ContainerResources(requests, current.limits.having(resource, limit))
 
 

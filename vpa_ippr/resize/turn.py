@@ -9,7 +9,18 @@ from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.resize.budget import may_restart
 from vpa_ippr.resize.due import NotDue, decide
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
-from vpa_ippr.resize.ledger import WHOLE_POD, Infeasible, Ledger, Record, Scope, parse_stored, read_ledger, spec_is, with_hold_off
+from vpa_ippr.resize.ledger import (
+    WHOLE_POD,
+    Infeasible,
+    Ledger,
+    Record,
+    Scope,
+    contested,
+    parse_stored,
+    read_ledger,
+    spec_is,
+    with_hold_off,
+)
 from vpa_ippr.resize.patch import changes_between, describe
 from vpa_ippr.resize.plan import Plan, Refused, plan
 from vpa_ippr.resize.ports import UpdaterPort
@@ -20,6 +31,7 @@ from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.shrink_turn import ShrinkTurn
+from vpa_ippr.resize.shrinks import ended_lately
 from vpa_ippr.resize.stale_cgroup import nudge
 from vpa_ippr.resize.state import Idle, InfeasibleCause, Unsupported, classify_infeasible, is_ready
 from vpa_ippr.resize.view import View
@@ -151,11 +163,31 @@ class PodTurn:
             if planned.reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
                 self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, planned.reason, planned.message)
             return view.outcome(OutcomeCode.REFUSED, planned.reason, planned.message)
+        rivalled = self._concede(view, planned)
+        if rivalled is not None:
+            return rivalled
         if planned.changes:
             return self._issue(view, view.vpa, planned)
         if planned.shrinks:
             return self._open(view, planned)
         return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.UP_TO_DATE)
+
+    def _concede(self, view: View, planned: Plan) -> PodOutcome | None:
+        """Leave a container alone for a while that somebody else has resized after us, longer each time: no two writers in a loop.
+
+        Not when it was just killed for memory: then more is needed, whoever wrote last.
+        """
+        touched = {*planned.after, *(need.container for need in planned.shrinks)}
+        rivalled = [name for name in contested(view.pod, view.ledger) if name in touched]
+        if not rivalled or DueReason.QUICK_OOM in planned.reasons:
+            return None
+        ledger, reason = msgspec.structs.replace(view.ledger, last=None), RefusalReason.FOREIGN_WRITER
+        for name in rivalled:
+            ledger = with_hold_off(ledger, name, Scope.ANY, reason, view.now, self._settings)
+        self._writer.remember(view.pod, ledger)
+        message = f"{', '.join(rivalled)}: resized by somebody else after us, left alone for a while"
+        self._writer.say(view.pod, EventReason.RESIZE_REFUSED, message)
+        return view.outcome(OutcomeCode.REFUSED, reason, message)
 
     def _issue(self, view: View, vpa: Vpa, planned: Plan) -> PodOutcome:
         if planned.restarts:
@@ -177,7 +209,10 @@ class PodTurn:
     def _open(self, view: View, planned: Plan) -> PodOutcome:
         if view.active:
             return view.outcome(OutcomeCode.SHRINK_ACTIVE, message="another container of the pod is being shrunk")
-        shrink = self._writer.open_shrink(view.pod, planned.shrinks, [shrink.metadata.name for shrink in view.shrinks])
+        needs = [need for need in planned.shrinks if not ended_lately(view.shrinks, need, view.now, self._settings)]
+        if not needs:
+            return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.HOLD_OFF, "a shrink to that size has ended a short while ago")
+        shrink = self._writer.open_shrink(view.pod, needs, [shrink.metadata.name for shrink in view.shrinks])
         if shrink is None:
             return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.POD_NOT_RUNNING, "the container to shrink is not running")
         return view.outcome(OutcomeCode.SHRINK_OPENED, planned.reasons[0], f"memoryshrink {shrink.metadata.name}")
@@ -192,5 +227,5 @@ class PodTurn:
             scope = Scope.GROW if grows else Scope.ANY
             ledger = with_hold_off(ledger, WHOLE_POD, scope, reason, view.now, self._settings)
         self._writer.remember(error.pod, ledger)
-        self._writer.say(view.pod, EventReason.RESIZE_REFUSED, refusal.message)
+        self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, refusal.message, refusal.message)
         return view.outcome(OutcomeCode.REFUSED, reason, refusal.message)
