@@ -146,3 +146,15 @@ def test_json_logs_are_one_object_a_line(root_logger, capsys):
         "time": "", "level": "error", "logger": "vpa_ippr.test", "message": "failed", "pod": "('a', 'b')", "attempt": 2, "trace": "",
     }  # fmt: skip
     assert "ValueError: broken" in entry["trace"]
+
+
+def test_a_hostile_name_cannot_forge_a_log_line(capsys):
+    import logging
+
+    from vpa_ippr.cli.logs import configure_logging
+
+    configure_logging("info", "text")
+    logging.getLogger("vpa_ippr.test").info("pod seen", extra={"pod": "web\n12:00:00 error cluster: all is lost\x1b[31m"})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "\x1b" not in lines[0]

@@ -8,6 +8,7 @@ from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.cluster import Workload
 from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.cluster.kube import Kube
+from vpa_ippr.cluster.paths import api_root
 from vpa_ippr.cluster.rest import ApiError, Connection, Rest
 from vpa_ippr.cluster.workloads import Remembered, find_workload
 
@@ -157,3 +158,9 @@ def test_a_workload_is_asked_for_once_while_it_is_remembered_and_absence_is_not(
         for name in ("web", "web", "gone", "gone"):
             kube.find_workload("shop", "apps/v1", "Deployment", name)
     assert [request.path.rpartition("/")[2] for request in server.requests] == ["web", "gone", "gone"]
+
+
+def test_an_api_version_from_outside_cannot_lead_elsewhere():
+    assert api_root("v1") == "/api/v1"
+    assert api_root("apps/v1") == "/apis/apps/v1"
+    assert api_root("apps/../../api/v1/secrets?x=") == "/apis/apps/..%2F..%2Fapi%2Fv1%2Fsecrets%3Fx%3D"

@@ -34,7 +34,7 @@ def actuator(kubeconfig: str | None, context: str | None, node_name: str, cgroup
     from vpa_ippr.actuator.agent import Agent
     from vpa_ippr.actuator.cgroupfs import CgroupFsFinder
     from vpa_ippr.actuator.features import probe
-    from vpa_ippr.actuator.journal import Journal
+    from vpa_ippr.actuator.journal import Journal, read_boot_id
     from vpa_ippr.actuator.policy import Policy
     from vpa_ippr.api.clock import SystemClock
     from vpa_ippr.cluster.node_port import NodePort
@@ -55,9 +55,9 @@ def actuator(kubeconfig: str | None, context: str | None, node_name: str, cgroup
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    port = NodePort(Rest(connection), clock)
-    boot_id = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    # One thread watches the guards and talks to the API: it must never be blind for long, and asks again at the next poll anyway.
+    port = NodePort(Rest(connection, timeout_seconds=2.0, retries=0), clock)
     policy = Policy(node_cpus=os.cpu_count() or 1, page_bytes=os.sysconf("SC_PAGE_SIZE"))
     with contextlib.closing(CgroupFsFinder(cgroup_root, proc)) as cgroups:
-        Agent(node_name, port, port, cgroups, Journal(state_dir, boot_id), clock, policy).run(stopped)
+        Agent(node_name, port, port, cgroups, Journal(state_dir, read_boot_id(proc)), clock, policy).run(stopped)
     return EXIT_DONE

@@ -35,9 +35,14 @@ def _pairs(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
+def _one_line(value: object) -> str:
+    """The value without line breaks and control characters: names come from a cluster that others write to."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(value))
+
+
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        pairs = "".join(f" {key}={value}" for key, value in _pairs(record).items())
+        pairs = "".join(f" {key}={_one_line(value)}" for key, value in _pairs(record).items())
         stamp = time.strftime("%H:%M:%S", time.gmtime(record.created))
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
         return f"{stamp} {record.levelname.lower()} {record.name.removeprefix('vpa_ippr.')}: {record.getMessage()}{pairs}{trace}"

@@ -57,7 +57,7 @@ class EventRecorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{about.name[:_MAX_NAME]}.{digest}", "namespace": about.namespace},
+            "metadata": {"name": f"{about.name[:_MAX_NAME].rstrip('-.')}.{digest}", "namespace": about.namespace},
             "involvedObject": {
                 "apiVersion": about.api_version,
                 "kind": about.kind,

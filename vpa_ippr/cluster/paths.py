@@ -16,8 +16,15 @@ SHRINKS = f"/apis/{SHRINK_API_VERSION}/memoryshrinks"
 
 def collection(api_version: str, namespace: str, plural: str) -> str:
     """All objects of a kind in one namespace."""
-    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
-    return f"{root}/namespaces/{quote(namespace, safe='')}/{plural}"
+    return f"{api_root(api_version)}/namespaces/{quote(namespace, safe='')}/{quote(plural, safe='')}"
+
+
+def api_root(api_version: str) -> str:
+    """Where an API group and version is served; an apiVersion may come from an object that somebody else wrote."""
+    group, separator, version = api_version.partition("/")
+    if not separator:
+        return f"/api/{quote(group, safe='')}"
+    return f"/apis/{quote(group, safe='')}/{quote(version, safe='')}"
 
 
 def named(api_version: str, key: ObjectKey, plural: str, subresource: str = "") -> str:

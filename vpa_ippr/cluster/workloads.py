@@ -103,9 +103,8 @@ def _workload(rest: Rest, path: str, api_version: str, kind: str) -> Workload | 
 
 def _served(rest: Rest, api_version: str, kind: str) -> tuple[str, bool]:
     """The plural of a kind, and whether it has a ``scale`` subresource."""
-    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
     try:
-        resources = rest.get(root, _ResourceList).resources
+        resources = rest.get(paths.api_root(api_version), _ResourceList).resources
     except ApiError as error:
         if error.status == 404:
             raise ValidationError(f"the cluster serves no API {api_version}", reason="UnknownKind") from error
