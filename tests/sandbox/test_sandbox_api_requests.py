@@ -294,6 +294,24 @@ class TestRights:
         review = api.must("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": token}})
         assert review["status"]["authenticated"]
 
+    def test_who_may_impersonate_acts_as_the_other_with_the_other_s_rights(self, api: Api) -> None:
+        code, body = api.send("GET", PODS, impersonate_user="alice")
+        assert code == 403
+        assert 'User "alice" cannot list resource "pods"' in body["message"]
+        assert api.send("GET", PODS, impersonate_user="alice", impersonate_group="ops,system:masters")[0] == 200
+        account = "system:serviceaccount:default:robot"
+        who = api.must("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, impersonate_user=account)
+        assert who["status"]["userInfo"]["username"] == account
+        assert "system:serviceaccounts:default" in who["status"]["userInfo"]["groups"]
+
+    def test_who_may_not_impersonate_is_told_so(self, api: Api) -> None:
+        code, body = api.send("GET", PODS, token="t-bob", impersonate_user="alice")
+        assert code == 403
+        assert body["message"] == (
+            'users "alice" is forbidden: User "bob" cannot impersonate resource "users" in API group "" at the cluster scope'
+        )
+        assert api.send("GET", PODS, impersonate_group="ops")[0] == 500
+
     def test_the_audit_log_has_every_request_with_its_outcome(self, api: Api) -> None:
         api.must("POST", PODS, a_pod())
         api.send("PATCH", f"{PODS}/p/resize", {"spec": {}}, STRATEGIC, token="t-bob")

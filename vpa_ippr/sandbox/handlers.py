@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vpa_ippr.sandbox import discovery, openapi, reading, writing
+from vpa_ippr.sandbox.impersonation import acting_user
 from vpa_ippr.sandbox.rbac import Authorizer, Tokens, action_of
 from vpa_ippr.sandbox.requestinfo import Request
 from vpa_ippr.sandbox.resources import Resource
@@ -78,10 +79,11 @@ class Api:
         return answer
 
     def _answer(self, request: Request) -> tuple[Request, Response | Stream]:
-        user = self.tokens.authenticate(request)
-        known = replace(request, user=user)
+        caller = self.tokens.authenticate(request)
+        known = replace(request, user=caller)
         try:
-            self._authorizer.check(user, action_of(known))
+            known = replace(known, user=acting_user(caller, request, self._authorizer))
+            self._authorizer.check(known.user, action_of(known))
             return known, self._resource(known) if known.target.is_resource else self._other(known)
         except StatusError as error:
             return known, error_response(error)

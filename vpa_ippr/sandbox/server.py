@@ -244,7 +244,11 @@ async def _read_body(receive: Receive) -> bytes | None:
 
 
 def _request(scope: Scope, body: bytes) -> Request:
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        # A header that comes several times, as Impersonate-Group does, is one list (RFC 9110, 5.3).
+        known, text = headers.get(name.decode("latin-1")), value.decode("latin-1")
+        headers[name.decode("latin-1")] = text if known is None else f"{known},{text}"
     path = scope["path"]
     return Request(scope["method"], path, parse_query(scope["query_string"].decode("latin-1")), headers, body, parse_target(path))
 
