@@ -175,6 +175,19 @@ def trace_options(command: Callable[..., int]) -> Callable[..., int]:
     return _with(added)(with_one_argument)
 
 
+def check_one_source(prometheus: PrometheusOptions, traces: Sequence[Path]) -> None:
+    """Prometheus or trace files; files win over an address that only the environment names.
+
+    Raises:
+        UsageError: neither is given, or both are on the command line.
+    """
+    if not traces and prometheus.url is None:
+        raise UsageError("give a source of usage: --prometheus-url URL or --traces FILE...")
+    given = click.get_current_context().get_parameter_source("prometheus_url")
+    if traces and given is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError("give one source of usage, not both: --prometheus-url URL or --traces FILE...")
+
+
 def tell(faults: Iterable[Finding]) -> None:
     """Say on stderr what could not be read, one line each: whoever pipes the output away must see it, too."""
     for fault in faults:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vpa_ippr.api.clock import SystemClock
-from vpa_ippr.api.errors import UsageError
 from vpa_ippr.cli import options
 
 if TYPE_CHECKING:
@@ -83,17 +82,8 @@ def answer(question: Question) -> Answer:
         UsageError: no source is given, or both kinds are on the command line.
         SourceError: nothing could be read.
     """
-    _check_one_source(question)
+    options.check_one_source(question.prometheus, question.traces)
     return _from_traces(question) if question.traces else _from_prometheus(question)
-
-
-def _check_one_source(question: Question) -> None:
-    """Files win over an address that only the environment names."""
-    if not question.names_a_source:
-        raise UsageError("give a source of usage: --prometheus-url URL or --traces FILE...")
-    given = click.get_current_context().get_parameter_source("prometheus_url")
-    if question.traces and given is click.core.ParameterSource.COMMANDLINE:
-        raise UsageError("give one source of usage, not both: --prometheus-url URL or --traces FILE...")
 
 
 def _from_prometheus(question: Question) -> Answer:
