@@ -292,6 +292,146 @@ def test_explain(kubectl: Kubectl, what: str) -> None:
     assert "FIELDS:" in kubectl.run("explain", what)
 
 
+# kubectl create sends protobuf
+
+
+@pytest.fixture(scope="module")
+def creating(kubectl_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kubectl, ApiServer]]:
+    server = ApiServer(Store(SystemClock()))
+    server.start()
+    yield Kubectl(kubectl_binary, tmp_path_factory.mktemp("creating"), server), server
+    server.stop()
+
+
+def like(found: Any, pattern: Any) -> Any:
+    """The part of what is found that the pattern speaks of."""
+    if isinstance(pattern, dict) and isinstance(found, dict):
+        return {key: like(found[key], value) for key, value in pattern.items() if key in found}
+    if isinstance(pattern, list) and isinstance(found, list) and len(found) == len(pattern):
+        return [like(item, value) for item, value in zip(found, pattern, strict=True)]
+    return found
+
+
+RBAC = "rbac.authorization.k8s.io"
+SLEEPER = {"image": "busybox:1", "command": ["sleep", "60"]}
+CREATED: list[tuple[str, str, dict[str, Any]]] = [
+    ("namespace team", "namespaces", {"status": {"phase": "Active"}}),
+    ("serviceaccount robot", "serviceaccounts", {"metadata": {"name": "robot"}}),
+    ("configmap settings --from-literal=level=debug --from-literal=none=", "configmaps", {"data": {"level": "debug", "none": ""}}),
+    ("secret generic login --from-literal=user=ann", "secrets", {"data": {"user": "YW5u"}, "type": "Opaque"}),
+    (
+        "deployment web --image=busybox:1 --replicas=0 --port=80 -- sleep 60",
+        "deployments.apps",
+        {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {
+                    "metadata": {"labels": {"app": "web"}},
+                    "spec": {"containers": [{**SLEEPER, "ports": [{"containerPort": 80, "protocol": "TCP"}]}], "restartPolicy": "Always"},
+                },
+                "strategy": {"type": "RollingUpdate"},
+            },
+        },
+    ),
+    (
+        "job once --image=busybox:1 -- sleep 60",
+        "jobs.batch",
+        {"spec": {"backoffLimit": 6, "template": {"spec": {"containers": [SLEEPER], "restartPolicy": "Never"}}}},
+    ),
+    (
+        "cronjob nightly --image=busybox:1 --schedule=@daily -- sleep 60",
+        "cronjobs.batch",
+        {
+            "spec": {
+                "schedule": "@daily",
+                "suspend": False,
+                "jobTemplate": {"spec": {"template": {"spec": {"containers": [SLEEPER], "restartPolicy": "OnFailure"}}}},
+            }
+        },
+    ),
+    (
+        "role reader --verb=get,list --resource=pods,deployments.apps",
+        f"roles.{RBAC}",
+        {
+            "rules": [
+                {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]},
+                {"verbs": ["get", "list"], "apiGroups": ["apps"], "resources": ["deployments"]},
+            ]
+        },
+    ),
+    (
+        "rolebinding readers --role=reader --user=ann --serviceaccount=default:robot",
+        f"rolebindings.{RBAC}",
+        {
+            "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": "reader"},
+            "subjects": [
+                {"apiGroup": RBAC, "kind": "User", "name": "ann"},
+                {"kind": "ServiceAccount", "name": "robot", "namespace": "default"},
+            ],
+        },
+    ),
+    (
+        "clusterrole scraper --verb=get --non-resource-url=/metrics",
+        f"clusterroles.{RBAC}",
+        {"rules": [{"verbs": ["get"], "nonResourceURLs": ["/metrics"]}]},
+    ),
+    (
+        "clusterrolebinding scrapers --clusterrole=scraper --group=dev",
+        f"clusterrolebindings.{RBAC}",
+        {
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": "scraper"},
+            "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": "dev"}],
+        },
+    ),
+    (
+        "quota small --hard=cpu=1500m,memory=1Gi,pods=2",
+        "resourcequotas",
+        {"spec": {"hard": {"cpu": "1500m", "memory": "1Gi", "pods": "2"}}},
+    ),
+    (
+        "service nodeport web --tcp=80:http --node-port=30080",
+        "services",
+        {
+            "spec": {
+                "type": "NodePort",
+                "selector": {"app": "web"},
+                "ports": [{"name": "80-http", "protocol": "TCP", "port": 80, "targetPort": "http", "nodePort": 30080}],
+            }
+        },
+    ),
+    (
+        "poddisruptionbudget web --selector=app=web --min-available=50%",
+        "poddisruptionbudgets.policy",
+        {"spec": {"minAvailable": "50%", "selector": {"matchLabels": {"app": "web"}}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "resource", "expected"), [pytest.param(*case, id=case[0].split()[0]) for case in CREATED])
+def test_create_makes_what_its_options_say(
+    creating: tuple[Kubectl, ApiServer], command: str, resource: str, expected: dict[str, Any]
+) -> None:
+    kubectl, server = creating
+    assert "created" in kubectl.run("create", *command.split())
+    name = next(word for word in command.split()[1:] if word not in ("generic", "nodeport"))
+    served = server.store.registry.named(resource)
+    stored = server.store.get(resource, "default" if served.namespaced else "", name)
+    assert like(stored, expected) == expected
+
+
+def test_what_create_has_made_can_be_applied_and_instantiated(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl.run("create", "cronjob", "nightly", "--image=busybox:1", "--schedule=@daily")
+    kubectl.run("create", "job", "now", "--from=cronjob/nightly")
+    [owner] = server.store.get("jobs.batch", "default", "now")["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("CronJob", "nightly", True)
+    kubectl.run("create", "deployment", "web", "--image=nginx:1.26")
+    kubectl.apply(DEPLOYMENT, flags=("--server-side", "--force-conflicts"))
+    deployment = server.store.get("deployments.apps", "default", "web")
+    assert deployment["spec"]["replicas"] == DEPLOYMENT["spec"]["replicas"]
+
+
 # The kubernetes package
 
 

@@ -174,6 +174,7 @@ def test_a_review_in_protobuf_is_read() -> None:
         "kind": "SelfSubjectAccessReview",
         "metadata": {},
         "spec": {"resourceAttributes": {"namespace": "default", "verb": "get", "resource": "pods", "subresource": "log"}},
+        "status": {"allowed": False},
     }
 
 

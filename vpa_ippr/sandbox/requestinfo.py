@@ -104,7 +104,7 @@ class Request:
         return self.query.get("fieldManager") or self.headers.get("user-agent", "unknown").partition("/")[0] or "unknown"
 
     def decoded_body(self) -> Any:
-        """The body, in JSON, YAML or (for the few kinds that need it) protobuf; StatusError 400 or 415 when it cannot be read."""
+        """The body, in JSON, YAML or (for the kinds that kubectl sends so) protobuf; StatusError 400 or 415 when it cannot be read."""
         if self.content_type == protobuf.MEDIA_TYPE:
             return protobuf.decode_body(self.body)
         try:
