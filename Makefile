@@ -25,7 +25,7 @@ test: $(STAMP) services ## Run all tests; real services are installed where apt 
 	$(PYTEST) --cov --cov-report=term --cov-report=xml
 
 test-fast: $(STAMP) ## Run the tests that start no service, in under a minute
-	$(PYTEST) -q -m "not integration"
+	HYPOTHESIS_EXAMPLES=20 $(PYTEST) -q -n auto -m "not integration"
 
 lint: $(STAMP) ## Check style, types, imports between rooms and dependencies
 	$(BIN)/ruff format --check .

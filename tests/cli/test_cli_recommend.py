@@ -166,7 +166,7 @@ def test_the_table(tmp_path):
     assert outcome.code == 0
     row = "default Deployment/shop-web app - - → 126m - - → 363Mi - 0.04 WARNING"
     assert outcome.out.splitlines()[1].split() == row.split()
-    assert outcome.out.splitlines()[-1] == "1 containers at 2026-01-01T00:59:00Z from t.csv, profile vpa-classic"
+    assert outcome.out.splitlines()[-1] == "1 container at 2026-01-01T00:59:00Z from t.csv, profile vpa-classic"
 
 
 def one_error(outcome, code, *parts):

@@ -76,7 +76,7 @@ def test_the_oom_loop_ended_with_more_memory(summary: dict[str, Any]) -> None:
 
 
 def test_what_a_person_sees(run: subprocess.CompletedProcess[str], output: Path, summary: dict[str, Any]) -> None:
-    for words in ("MEMORY LIMIT", "MEMORYSHRINK OF", "resizes:", "OOM kills: 0 below", "page: "):
+    for words in ("MEMORY LIMIT", "SHRINK OF POD", "resizes:", "OOM kills: 0 with a limit that we had lowered", "page: "):
         assert words in run.stdout
     assert "\x1b" not in run.stdout + run.stderr
     page = (output / "index.html").read_text()

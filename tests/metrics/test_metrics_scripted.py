@@ -78,7 +78,7 @@ class FakePrometheus:
         if "max_over_time(container_memory" in query:
             return rows((container, points(form, "1048576")))
         if "count_over_time" in query:
-            return rows(({"namespace": namespace}, points(form, "61")))
+            return rows(({"namespace": namespace}, points(form, "61" if "[3600s]" in query else "6")))
         if "count by" in query:
             return rows((container, points(form, "1")))
         if "kube_pod_owner" in query:
@@ -169,7 +169,19 @@ def test_the_rate_window_follows_the_scrape_interval_found():
 
     rates = [form_of(request)["query"] for request in server.requests if "rate" in request.body.decode()]
     assert ["[240s]" in rates[0], "[60s]" in rates[1]] == [True, True]
-    assert sum("count_over_time" in request.body.decode() for request in server.requests) == 1
+    counts = [form_of(request)["query"] for request in server.requests if "count_over_time" in request.body.decode()]
+    assert len(counts) == 2  # the hours and the last minutes; none where the interval is given
+
+
+def test_a_store_that_has_only_just_begun_to_scrape_shows_its_interval_by_its_last_minutes():
+    def counts(form):
+        # Seven samples in all: by the hour an interval of ten minutes, by the last five minutes of thirty seconds.
+        return rows(({"namespace": "shop"}, points(form, "7" if "[3600s]" in form["query"] else "10")))
+
+    with scripted_server(FakePrometheus(count_over_time=counts)) as server:
+        read(server)
+    rates = [form_of(request)["query"] for request in server.requests if "rate" in request.body.decode()]
+    assert "[120s]" in rates[0]
 
 
 @pytest.mark.parametrize(

@@ -303,3 +303,12 @@ def test_the_recorded_traces_are_read_whole():
     assert len(usage.owners) == len({one.container.pod for one in usage.series}) > 300
     assert sum(one.values.size for one in usage.series) == usage.costs.samples > 1_000_000
     assert all(np.all(np.diff(one.timestamps) > 0) for one in usage.series)
+
+
+def test_milliseconds_are_told_from_seconds(tmp_path):
+    path = tmp_path / "ms.csv"
+    path.write_text("series_id,container,resource,timestamp,value\na/b/cpu,b,cpu,1767225600000,0.5\n")
+    source = TraceSource([path])
+    for ask in (source.span, lambda: source.fetch(Window(0.0, 2e12, 60.0))):
+        with pytest.raises(UsageError, match="must be seconds"):
+            ask()

@@ -63,7 +63,7 @@ def test_rows_come_worst_and_largest_first() -> None:
 
 def test_totals_count_replicas_and_only_what_is_known_on_both_sides() -> None:
     totals = report((advice("a", cpu=100), current(300, None, replicas=4)), (advice("b", cpu=50), None)).totals
-    assert (totals.requested, totals.recommended) == (Amounts(1200, 0), Amounts(400, 0))
+    assert (totals.requested, totals.recommended) == (Amounts(1200, None), Amounts(400, None))
 
 
 def test_json_and_yaml_hold_the_same_document() -> None:

@@ -129,7 +129,7 @@ class FakePrometheus:
         if "max_over_time(container_memory" in query:
             return matrix((container, points(form, str(200 * MI))))
         if "count_over_time" in query:
-            return matrix((container, points(form, "61")))
+            return matrix((container, points(form, "61" if "[3600s]" in query else "6")))
         if "count by" in query:
             return matrix((container, points(form, "1")))
         if "kube_pod_owner" in query:

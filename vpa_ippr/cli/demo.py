@@ -16,13 +16,18 @@ from types import FrameType
 import click
 
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, UsageError
+from vpa_ippr.api.timestamps import format_time
 
 _MARKER = "vpa-ippr-demo"
+# On 1.33 memory limits only go up: there would be nothing to show.
+_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 
 
 @click.command()
 @click.option("--days", type=click.FloatRange(0, 30, min_open=True), default=2.0, show_default=True, help="Simulated days.")
-@click.option("--kubernetes-version", default="1.36", show_default=True, help="Which Kubernetes to behave like, 1.34 to 1.37.")
+@click.option(
+    "--kubernetes-version", type=click.Choice(_VERSIONS), default="1.36", show_default=True, help="Which Kubernetes to behave like."
+)
 @click.option(
     "--output", type=click.Path(path_type=Path, file_okay=False), default="demo-output", show_default=True, help="Page, logs, kubeconfig."
 )
@@ -50,7 +55,7 @@ def demo(days: float, kubernetes_version: str, output: Path, keep_running: bool)
         click.echo(f"page: {page.resolve()}")
         click.echo(f"{days:g} days took {time.monotonic() - began:.0f} s", err=True)
         if keep_running:
-            _keep_running(cluster.kubeconfig, cluster.sandbox.prometheus_url, run.at_wall_speed)
+            _keep_running(cluster.kubeconfig, cluster.sandbox.prometheus_url, end, run.at_wall_speed)
     return EXIT_FAILED if any(kill.lowered for kill in story.ooms) else EXIT_DONE
 
 
@@ -58,9 +63,12 @@ def _prepare(output: Path) -> Path:
     """An empty directory for this run; one that holds anything else than an earlier run is left alone."""
     if output.exists() and any(output.iterdir()) and not (output / _MARKER).exists():
         raise UsageError(f"--output {output} is not empty and not of an earlier demo: name another directory")
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
-    (output / _MARKER).touch()
+    try:
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
+        (output / _MARKER).touch()
+    except OSError as error:
+        raise UsageError(f"--output {output} cannot be made: {error.strerror}; name another directory") from error
     return output
 
 
@@ -98,7 +106,7 @@ def _progress(start: float, end: float) -> Iterator[Callable[[float], None]]:
         yield tell
 
 
-def _keep_running(kubeconfig: Path, prometheus_url: str, go_on: Callable[[], None]) -> None:
+def _keep_running(kubeconfig: Path, prometheus_url: str, now: float, go_on: Callable[[], None]) -> None:
     stopped = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -109,5 +117,5 @@ def _keep_running(kubeconfig: Path, prometheus_url: str, go_on: Callable[[], Non
     go_on()
     click.echo("the cluster is still up, at the wall clock's speed; stop it with Ctrl-C", err=True)
     click.echo(f"  vpa-ippr report --kubeconfig {kubeconfig}", err=True)
-    click.echo(f"  vpa-ippr recommend --prometheus-url {prometheus_url}", err=True)
+    click.echo(f"  vpa-ippr recommend --prometheus-url {prometheus_url} --as-of {format_time(now)}", err=True)
     stopped.wait()

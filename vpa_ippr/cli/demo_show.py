@@ -142,7 +142,7 @@ def _step(old: str, new: str, change: str) -> Text:
 
 
 def _shrinks(shrinks: Sequence[MemoryShrink]) -> Table:
-    table = _table("MEMORYSHRINK OF", "CONTAINER", "TARGET", "PHASE", "REASON", "STEPS", "MESSAGE")
+    table = _table("SHRINK OF POD", "CONTAINER", "TARGET", "PHASE", "REASON", "STEPS", "MESSAGE")
     for shrink in shrinks:
         status = shrink.status
         style = "green" if status.phase is Phase.DONE else "red" if status.phase in _NOT_DONE else "cyan"
@@ -171,5 +171,5 @@ def _summary(story: Story) -> list[str]:
     return [
         "resizes: " + ", ".join(f"{count} {result.lower()}" for result, count in story.resizes().items()),
         "shrinks: " + ", ".join(f"{count} {phase.lower()}" for phase, count in sorted(phases.items())),
-        f"OOM kills: {caused} below the limit that a container began with (ours), {len(story.ooms) - caused} at it or above",
+        f"OOM kills: {caused} with a limit that we had lowered, {len(story.ooms) - caused} others",
     ]

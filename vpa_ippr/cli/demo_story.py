@@ -32,7 +32,8 @@ _STYLES = {
     "ShrinkRefused": "refused",
     "ShrinkReverted": "reverted",
 }
-_MARK_EVERY_SECONDS = 60.0
+_RESULTS = ("Issued", "Completed", "Deferred", "Reverted", "Refused")
+_GAP_SECONDS = 60.0
 
 
 class _Subject(msgspec.Struct, frozen=True):
@@ -104,12 +105,12 @@ class Story:
     ooms: Sequence[OomSeen]
 
     def resizes(self) -> Mapping[str, int]:
-        """How many resizes met each result; a deferred one may be completed later."""
+        """How many resizes met each result. A deferred one may be completed later; one that a newer one overtook is only issued."""
         counts: Counter[str] = Counter()
         for told in self.told:
             if told.reason.startswith("Resize"):
                 counts[told.reason] += told.count
-        return {reason.removeprefix("Resize"): counts[reason] for reason in sorted(counts)}
+        return {name: counts[f"Resize{name}"] for name in _RESULTS if counts[f"Resize{name}"]}
 
 
 def tell_story(cluster: DemoCluster, observed: Observed, start: float, end: float) -> Story:
@@ -247,6 +248,6 @@ def _rate(series: Iterable[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     values: list[Floats] = [np.empty(0)]
     for moments, seconds in series:
         if len(moments) > 2:
-            times += [moments[2:], moments[-1:] + _MARK_EVERY_SECONDS]
+            times += [moments[2:], moments[-1:] + _GAP_SECONDS]
             values += [(seconds[2:] - seconds[:-2]) / (moments[2:] - moments[:-2]), np.array([np.nan])]
     return np.concatenate(times), np.concatenate(values)

@@ -24,6 +24,7 @@ QUERY_RANGE = "/api/v1/query_range"
 # The scrape interval is judged by the fullest of a few hours in the window.
 _PROBE_SECONDS = 3600.0
 _PROBES = 8
+_RECENT_SECONDS = 300.0
 
 # Owners and kills are looked for a little beyond a short window, since kube-state-metrics may not have been scraped within it.
 _SHORTEST_LOOKBACK_SECONDS = 600.0
@@ -96,10 +97,18 @@ class NamespaceReader:
     def _scrape_interval(self, scope: Scope) -> float:
         if self.settings.scrape_interval_seconds is not None:
             return self.settings.scrape_interval_seconds
-        answer = self._ask_range(queries.scrape_counts(scope, _PROBE_SECONDS), grid.probes(self.window, _PROBE_SECONDS, _PROBES))
+        over_hours = self._interval_by(scope, grid.probes(self.window, _PROBE_SECONDS, _PROBES), _PROBE_SECONDS)
+        if over_hours is None:
+            return self.window.step_seconds
+        # A store that has only just begun to scrape holds a few samples an hour; its last minutes tell how often it does.
+        lately = self._interval_by(scope, grid.probes(self.window, _RECENT_SECONDS, 1), _RECENT_SECONDS)
+        return lately if lately is not None and lately * 2 < over_hours else over_hours
+
+    def _interval_by(self, scope: Scope, probes: Grid, window_seconds: float) -> float | None:
+        answer = self._ask_range(queries.scrape_counts(scope, window_seconds), probes)
         most = max((float(row.values.max()) for row in answer.rows if row.values.size), default=0.0)
-        # One sample an hour says nothing of an interval.
-        return grid.scrape_interval_seconds(most, _PROBE_SECONDS) if most > 1 else self.window.step_seconds
+        # One sample in a window says nothing of an interval.
+        return grid.scrape_interval_seconds(most, window_seconds) if most > 1 else None
 
     def _series(self, resource: Resource, rows: Iterable[Row], points: Grid) -> Iterator[UsageSeries]:
         for container, parts in sorted(self._by_container(rows).items()):

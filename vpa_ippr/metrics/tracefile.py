@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 REQUIRED_NAMES = ("series_id", "container", "resource")
 OPTIONAL_NAMES = ("namespace", "workload_kind", "workload", "pod")
 NUMBERS = ("timestamp", "value")
+# The year 5138; as milliseconds it would be March 1973.
+_LATEST_SECONDS = 1e11
 REQUIRED = (*REQUIRED_NAMES, *NUMBERS)
 
 _PARQUET_MAGIC = b"PAR1"
@@ -58,7 +60,8 @@ def read_trace(path: Path) -> TraceTable:
     """
     table = _read(path, (*REQUIRED, *OPTIONAL_NAMES))
     names = {name: _names(table[name]) for name in (*REQUIRED_NAMES, *OPTIONAL_NAMES) if name in table.column_names}
-    return TraceTable(names, *(_numbers(path, name, table[name]) for name in NUMBERS))
+    timestamps, values = (_numbers(path, name, table[name]) for name in NUMBERS)
+    return TraceTable(names, _seconds(path, timestamps), values)
 
 
 def read_namespaces(path: Path) -> tuple[str, ...] | None:
@@ -72,7 +75,14 @@ def read_namespaces(path: Path) -> tuple[str, ...] | None:
 
 def read_timestamps(path: Path) -> NDArray[Any]:
     """The timestamp column; raises UsageError as ``read_trace``."""
-    return _numbers(path, "timestamp", _read(path, ("timestamp",))["timestamp"])
+    return _seconds(path, _numbers(path, "timestamp", _read(path, ("timestamp",))["timestamp"]))
+
+
+def _seconds(path: Path, timestamps: NDArray[Any]) -> NDArray[Any]:
+    """The timestamps, if they can be seconds; many tools export milliseconds."""
+    if timestamps.size and float(timestamps.max()) > _LATEST_SECONDS:
+        raise UsageError(f"trace file {path}: timestamps must be seconds since 1970; these look like milliseconds", reason="TraceBadValue")
+    return timestamps
 
 
 def _read(path: Path, wanted: Sequence[str]) -> pyarrow.Table:

@@ -153,8 +153,10 @@ def _impact(row: Row) -> tuple[object, ...]:
 
 
 def _totals(rows: Sequence[Row]) -> Totals:
-    def total(difference: str, resource: Resource) -> tuple[int, int]:
+    def total(difference: str, resource: Resource) -> tuple[int | None, int | None]:
         known = [row for row in rows if getattr(row, difference) is not None and row.current is not None]
+        if not known:
+            return None, None
         requested = sum((row.current.resources.requests.get(resource) or 0) * row.replicas for row in known if row.current)
         return requested, sum((row.advice.target.get(resource) or 0) * row.replicas for row in known)
 

@@ -39,7 +39,7 @@ def why(recommendation: Recommendation) -> str:
         days = (explanation.last_sample - explanation.first_sample) / 86_400
         parts.append(f"{explanation.samples} samples over {days:.1f} days")
     if explanation.oom_kills:
-        parts.append(f"{explanation.oom_kills} OOM kills")
+        parts.append(f"{explanation.oom_kills} OOM kill{'' if explanation.oom_kills == 1 else 's'}")
     return "; ".join([*parts, *explanation.capped_by])
 
 

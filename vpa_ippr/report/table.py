@@ -88,17 +88,22 @@ def _step(current: str, target: str, change: str) -> Text:
 
 def _footer(report: Report) -> list[str]:
     totals = report.totals
+    count = "1 container" if totals.containers == 1 else f"{totals.containers} containers"
     lines = [
         "",
-        f"{totals.containers} containers at {format_time(report.as_of)} from {report.source}, profile {report.profile}",
+        f"{count} at {format_time(report.as_of)} from {report.source}, profile {report.profile}",
     ]
-    if totals.requested.cpu_millicores or totals.requested.memory_bytes:
-        cpu, memory = totals.requested.cpu_millicores, totals.requested.memory_bytes
-        to_cpu, to_memory = totals.recommended.cpu_millicores, totals.recommended.memory_bytes
-        lines.append(
-            f"requested {cpu_text(cpu)} CPU and {memory_text(memory)}, recommended {cpu_text(to_cpu)} CPU "
-            f"({change_text(cpu, to_cpu) or 'no change'}) and {memory_text(to_memory)} ({change_text(memory, to_memory) or 'no change'})"
+    requested, recommended = totals.requested, totals.recommended
+    sums = [
+        f"{name} {text(now)} → {text(then)} ({change_text(now, then) or 'no change'})"
+        for name, text, now, then in (
+            ("CPU", cpu_text, requested.cpu_millicores, recommended.cpu_millicores),
+            ("memory", memory_text, requested.memory_bytes, recommended.memory_bytes),
         )
+        if now is not None and then is not None
+    ]
+    if sums:
+        lines.append(f"requested → recommended, all pods: {', '.join(sums)}")
     lines += [f"note: {_said(finding)}" for finding in report.findings]
     lines += [f"failed: {_said(failure)}" for failure in report.failures]
     return lines
