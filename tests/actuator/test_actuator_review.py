@@ -206,3 +206,11 @@ def test_a_need_that_outgrows_the_new_limit_soon_gets_its_memory_back(state_dir,
     assert kernel.oom_kills == 0
     if phase is Phase.REVERTED:
         assert world.status(uid).floor_bytes > 256 * MIB
+
+
+def test_a_spec_that_breaks_its_rules_is_refused_with_the_rule(state_dir):
+    world = World(state_dir)
+    world.add(FakeKernel(cache_heavy()))
+    status = world.run_until(world.ask(deadline_seconds=0))
+    assert (status.phase, status.reason) == (Phase.REFUSED, "InvalidSpec")
+    assert "spec.deadlineSeconds" in status.message

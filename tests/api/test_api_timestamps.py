@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpa_ippr.api.errors import ValidationError
-from vpa_ippr.api.timestamps import format_micro_time, format_time, parse_time
+from vpa_ippr.api.timestamps import format_time, parse_time
 
 NEW_YEAR = 1_767_225_600.0
 
@@ -43,10 +43,6 @@ def test_times_are_written_in_whole_seconds_rounded_down(seconds: float, text: s
     assert format_time(seconds) == text
 
 
-def test_micro_times_have_six_decimals() -> None:
-    assert format_micro_time(NEW_YEAR + 0.5) == "2026-01-01T00:00:00.500000Z"
-
-
 @given(st.integers(0, 4_102_444_800))
 def test_what_is_written_is_read_back(seconds: int) -> None:
-    assert parse_time(format_time(seconds)) == parse_time(format_micro_time(seconds)) == seconds
+    assert parse_time(format_time(seconds)) == seconds

@@ -27,6 +27,7 @@ from vpa_ippr.api.errors import ActuatorError, ClusterError, ValidationError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.shrink import MemoryShrink, Phase
 from vpa_ippr.api.timestamps import parse_time
+from vpa_ippr.api.validation import validate_shrink
 from vpa_ippr.cluster.rest import ApiError
 
 _log = logging.getLogger(__name__)
@@ -230,6 +231,9 @@ class Agent:
         self._tasks[subject.shrink_uid] = task
 
     def _policy_of(self, shrink: MemoryShrink) -> tuple[Policy, Ending | None]:
+        broken = validate_shrink(shrink)
+        if broken:
+            return self._policy, Ending(Phase.REFUSED, Reason.INVALID_SPEC, "; ".join(broken))
         try:
             return merge(self._policy, shrink.spec.policy), None
         except ValidationError as error:

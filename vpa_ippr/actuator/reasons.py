@@ -32,6 +32,7 @@ class Reason(enum.StrEnum):
     BUSY = "Busy"
     LIMIT_NOT_ABOVE = "LimitNotAbove"
     TOO_SMALL = "TooSmall"
+    INVALID_SPEC = "InvalidSpec"
     INVALID_POLICY = "InvalidPolicy"
     INVALID_TARGET = "InvalidTarget"
     STARTUP_GRACE = "StartupGrace"

@@ -147,9 +147,6 @@ def _shrink(shrink: MemoryShrink) -> Iterator[str]:
         yield f"spec.targetBytes: must be at least 1, not {spec.target_bytes}"
     if not 1 <= spec.deadline_seconds <= MAX_DEADLINE_SECONDS:
         yield f"spec.deadlineSeconds: must lie between 1 and {MAX_DEADLINE_SECONDS}, not {spec.deadline_seconds}"
-    floor = spec.policy.floor_bytes
-    if floor is not None and floor > spec.target_bytes:
-        yield f"spec.policy.floorBytes: must not be above targetBytes ({floor} > {spec.target_bytes})"
 
 
 def _one_of(value: str, allowed: tuple[str, ...], path: str) -> Iterator[str]:

@@ -33,7 +33,7 @@ from vpa_ippr.sandbox.sandbox import Sandbox
 START_TIME = 1_767_571_200.0
 LOOK_SECONDS = 600.0
 _OBSERVER = "~observer"  # sorts last: it sees what all others have done at a moment
-# Cycles come less often than in a cluster, where a cycle costs a second's share of nothing: two days must pass in a minute.
+# Cycles come less often than in a cluster, where a cycle costs a second's share of nothing: two days must pass in minutes.
 _COMPONENTS = {
     "recommender": ("--interval", "30m"),
     "updater": ("--interval", "5m", "--min-pod-age", "30m"),
