@@ -24,8 +24,8 @@ demo: $(STAMP) ## Run the whole loop in an embedded cluster: two simulated days 
 test: $(STAMP) services ## Run all tests; real services are installed where apt is to be had
 	$(PYTEST) --cov --cov-report=term --cov-report=xml
 
-test-fast: $(STAMP) ## Run the tests that start no service, in under a minute
-	HYPOTHESIS_EXAMPLES=20 $(PYTEST) -q -n auto -m "not integration"
+test-fast: $(STAMP) ## Run the quick tests, which start no service, in under a minute
+	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow"
 
 lint: $(STAMP) ## Check style, types, imports between rooms and dependencies
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # One slow moment on a busy machine is no defect of the code under test. In CI the same examples come in every run: whether a change is
@@ -14,3 +15,13 @@ settings.register_profile(
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "100")),
 )
 settings.load_profile("shared")
+
+# Folders whose tests compute for seconds: `make test-fast` leaves them out.
+_SLOW_FOLDERS = frozenset({"backtest", "contract", "forecast"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what a person does not wait for at each change."""
+    for item in items:
+        if item.path.parent.name in _SLOW_FOLDERS:
+            item.add_marker(pytest.mark.slow)
