@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from vpa_ippr.actuator.agent import Agent
 from vpa_ippr.actuator.cgroup import Snapshot
 from vpa_ippr.actuator.journal import Journal
@@ -25,7 +23,8 @@ from vpa_ippr.cli.demo_workloads import NODES, manifests
 from vpa_ippr.cluster.connection import connect
 from vpa_ippr.cluster.kube import Kube
 from vpa_ippr.cluster.node_port import NodePort
-from vpa_ippr.cluster.rest import Rest
+from vpa_ippr.cluster.paths import NAMESPACES, collection
+from vpa_ippr.cluster.rest import Ignored, Rest
 from vpa_ippr.sandbox.node import NodeSpec
 from vpa_ippr.sandbox.sandbox import Sandbox
 
@@ -134,9 +133,8 @@ def running_components(cluster: DemoCluster, directory: Path) -> Iterator[Run]:
 
 def _apply(rest: Rest, manifest: dict[str, Any]) -> None:
     api_version, kind, metadata = manifest["apiVersion"], manifest["kind"], manifest["metadata"]
-    root = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
-    path = f"{root}/namespaces" if kind == "Namespace" else f"{root}/namespaces/{metadata['namespace']}/{_PLURALS[kind]}"
-    rest.create(path, manifest, msgspec.Raw)
+    path = NAMESPACES if kind == "Namespace" else collection(api_version, metadata["namespace"], _PLURALS[kind])
+    rest.create(path, manifest, Ignored)
 
 
 @contextlib.contextmanager

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -20,7 +19,7 @@ from vpa_ippr.api.shrink import Intent, MemoryShrink
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint, VpaStatus
 from vpa_ippr.cluster import paths, workloads
 from vpa_ippr.cluster.events import EventRecorder
-from vpa_ippr.cluster.rest import ApiError, Rest
+from vpa_ippr.cluster.rest import ApiError, Ignored, Rest, unless_gone
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +43,6 @@ class _NodeStatus(msgspec.Struct, frozen=True, rename="camel"):
 class _Node(msgspec.Struct):
     metadata: ObjectMeta
     status: _NodeStatus = _NodeStatus()
-
-
-class _Any(msgspec.Struct):
-    """An answer whose content does not matter."""
 
 
 class Kube:
@@ -96,22 +91,22 @@ class Kube:
 
     def get_pod(self, key: ObjectKey) -> Pod | None:
         """The pod as it is now; None when it is gone."""
-        return self._get(paths.pod(key), Pod)
+        return self._rest.find(paths.pod(key), Pod)
 
     def get_shrink(self, key: ObjectKey) -> MemoryShrink | None:
         """The MemoryShrink as it is now; None when it is gone."""
-        return self._get(paths.shrink(key), MemoryShrink)
+        return self._rest.find(paths.shrink(key), MemoryShrink)
 
     def patch_vpa_status(self, key: ObjectKey, status: VpaStatus) -> None:
         """Replace the status; nothing happens when the VPA is gone. A JSON patch: a merge patch would keep what is no longer there."""
         patch = [{"op": "add", "path": "/status", "value": status}]
-        with _unless_gone():
-            self._rest.patch(paths.vpa(key, "status"), patch, _Any, patch_type="json-patch")
+        with unless_gone():
+            self._rest.patch(paths.vpa(key, "status"), patch, Ignored, patch_type="json-patch")
 
     def annotate_vpa(self, key: ObjectKey, annotations: Mapping[str, str]) -> None:
         """Set these annotations and leave all others; nothing happens when the VPA is gone."""
-        with _unless_gone():
-            self._rest.patch(paths.vpa(key), {"metadata": {"annotations": dict(annotations)}}, _Any)
+        with unless_gone():
+            self._rest.patch(paths.vpa(key), {"metadata": {"annotations": dict(annotations)}}, Ignored)
 
     def put_checkpoint(self, checkpoint: VpaCheckpoint) -> None:
         """Create the checkpoint, or replace its annotations, owners, spec and status as a whole."""
@@ -123,12 +118,12 @@ class Kube:
             {"op": "add", "path": "/status", "value": checkpoint.status},
         ]
         try:
-            self._rest.patch(paths.checkpoint(key), patch, _Any, patch_type="json-patch")
+            self._rest.patch(paths.checkpoint(key), patch, Ignored, patch_type="json-patch")
         except ApiError as error:
             if error.status != 404:
                 raise
             collection = paths.collection(checkpoint.api_version, key.namespace, "verticalpodautoscalercheckpoints")
-            self._rest.create(collection, checkpoint, _Any)
+            self._rest.create(collection, checkpoint, Ignored)
 
     def resize_pod(self, key: ObjectKey, patch: Mapping[str, object]) -> Pod:
         """Strategic-merge patch of the pod's ``resize`` subresource; 409 when a precondition in it is outdated."""
@@ -140,11 +135,11 @@ class Kube:
 
     def create_shrink(self, shrink: MemoryShrink) -> None:
         """Create a MemoryShrink; 409 when one of that name exists."""
-        self._rest.create(paths.collection(shrink.api_version, shrink.metadata.namespace, "memoryshrinks"), shrink, _Any)
+        self._rest.create(paths.collection(shrink.api_version, shrink.metadata.namespace, "memoryshrinks"), shrink, Ignored)
 
     def patch_shrink_intent(self, key: ObjectKey, intent: Intent) -> None:
         """Change ``spec.intent``."""
-        self._rest.patch(paths.shrink(key), {"spec": {"intent": intent.value}}, _Any)
+        self._rest.patch(paths.shrink(key), {"spec": {"intent": intent.value}}, Ignored)
 
     def delete_shrink(self, key: ObjectKey) -> None:
         """Delete a MemoryShrink; nothing happens when it is gone."""
@@ -162,24 +157,6 @@ class Kube:
         for line in listing.unreadable:
             logger.warning("object left out", extra={"error": line})
         return listing.items
-
-    def _get(self, path: str, kind: type[T]) -> T | None:
-        try:
-            return self._rest.get(path, kind)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
-
-
-@contextlib.contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Swallow the answer that the object is not there: others may delete objects at any time."""
-    try:
-        yield
-    except ApiError as error:
-        if error.status != 404:
-            raise
 
 
 def _nodes(found: Iterable[_Node]) -> Iterable[Node]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
-
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType, ObjectRef
 from vpa_ippr.api.meta import ObjectKey
@@ -14,13 +12,9 @@ from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink, ShrinkStatus
 from vpa_ippr.cluster import paths
 from vpa_ippr.cluster.events import EventRecorder
-from vpa_ippr.cluster.rest import ApiError, Rest
+from vpa_ippr.cluster.rest import Ignored, Rest, unless_gone
 
 logger = logging.getLogger(__name__)
-
-
-class _Any(msgspec.Struct):
-    """An answer whose content does not matter."""
 
 
 class NodePort:
@@ -40,20 +34,12 @@ class NodePort:
     def patch_shrink_status(self, key: ObjectKey, status: ShrinkStatus) -> None:
         """Replace the status subresource; does nothing when the object is gone."""
         patch = [{"op": "add", "path": "/status", "value": status}]
-        try:
-            self._rest.patch(paths.shrink(key, "status"), patch, _Any, patch_type="json-patch")
-        except ApiError as error:
-            if error.status != 404:
-                raise
+        with unless_gone():
+            self._rest.patch(paths.shrink(key, "status"), patch, Ignored, patch_type="json-patch")
 
     def get_pod(self, key: ObjectKey) -> Pod | None:
         """The pod as it is now, or None."""
-        try:
-            return self._rest.get(paths.pod(key), Pod)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._rest.find(paths.pod(key), Pod)
 
     def record_event(self, shrink: MemoryShrink, kind: EventType, reason: str, message: str) -> None:
         """Record an event on the shrink's pod."""

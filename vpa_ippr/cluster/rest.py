@@ -6,6 +6,7 @@ loads neither the kubernetes package nor anything scientific, because the node's
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
@@ -67,6 +68,20 @@ class ApiError(ClusterError):
         self.api_reason = api_reason
         self.causes = causes
         self.retry_after_seconds = retry_after_seconds
+
+
+class Ignored(msgspec.Struct):
+    """An answer whose content does not matter."""
+
+
+@contextlib.contextmanager
+def unless_gone() -> Iterator[None]:
+    """Swallow the answer that the object is not there: others may delete objects at any time."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
 
 
 class _Cause(msgspec.Struct):
@@ -144,6 +159,15 @@ class Rest:
     def get(self, path: str, kind: type[T]) -> T:
         """One object. Raises ApiError with status 404 when there is none."""
         return _decode(self._request("GET", path).data, kind, path)
+
+    def find(self, path: str, kind: type[T]) -> T | None:
+        """One object, or None when there is none."""
+        try:
+            return self.get(path, kind)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def list(self, path: str, kind: type[T], query: Mapping[str, str] | None = None) -> Listing[T]:
         """All objects, page by page; an object that cannot be decoded is reported, not fatal."""

@@ -92,12 +92,9 @@ def find_workload(rest: Rest, namespace: str, api_version: str, kind: str, name:
 
 
 def _workload(rest: Rest, path: str, api_version: str, kind: str) -> Workload | None:
-    try:
-        found = rest.get(path, _Object)
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
+    found = rest.find(path, _Object)
+    if found is None:
+        return None
     return Workload(api_version, kind, found.metadata.name, found.metadata.controller)
 
 
