@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vpa_ippr.api.errors import UsageError
+from vpa_ippr.api.series import EvidenceKind
 from vpa_ippr.metrics import queries
 from vpa_ippr.metrics.queries import Scope
 
@@ -34,11 +35,30 @@ OF_PODS = 'namespace="shop",pod=~"a\\\\.b|c"'
             ),
         ),
         (
+            queries.evidence(SCOPE, EvidenceKind.CPU_THROTTLED, 60, 240),
+            (
+                f"max by (namespace,pod,container) (rate(container_cpu_cfs_throttled_periods_total{{{CONTAINERS}}}[240s])"
+                f" / (rate(container_cpu_cfs_periods_total{{{CONTAINERS}}}[240s]) > 0))"
+            ),
+        ),
+        (
+            queries.evidence(SCOPE, EvidenceKind.MEMORY_PRESSURE, 60, 240),
+            f"max by (namespace,pod,container) (rate(container_pressure_memory_waiting_seconds_total{{{CONTAINERS}}}[240s]))",
+        ),
+        (
+            queries.evidence(SCOPE, EvidenceKind.RSS, 60, 240),
+            f"max by (namespace,pod,container) (max_over_time(container_memory_rss{{{CONTAINERS}}}[59999ms]))",
+        ),
+        (
+            queries.evidence(SCOPE, EvidenceKind.ACTIVE_FILE, 60, 240),
+            f"min by (namespace,pod,container) (min_over_time(container_memory_total_active_file_bytes{{{CONTAINERS}}}[59999ms]))",
+        ),
+        (
             queries.memory_limits(SCOPE, PODS),
             f'max by (namespace,pod,container) (kube_pod_container_resource_limits{{{OF_PODS},resource="memory",cluster="east"}})',
         ),
     ],
-    ids=["cpu", "memory", "owners", "limits"],
+    ids=["cpu", "memory", "owners", "throttled", "pressure", "rss", "active-file", "limits"],
 )
 def test_query_text(query, expected):
     assert query == expected
@@ -60,6 +80,7 @@ def test_query_text(query, expected):
         queries.restarts(SCOPE, PODS),
         queries.termination_times(SCOPE, PODS),
         queries.memory_requests(SCOPE, PODS),
+        *(queries.evidence(SCOPE, kind, 60, 240) for kind in EvidenceKind),
         queries.container_selector(SCOPE.matchers),
     ],
     ids=lambda query: query[:60],

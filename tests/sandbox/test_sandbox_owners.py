@@ -274,8 +274,23 @@ class TestScrapes:
             assert self.values(cluster, "container_memory_rss", **here)[-1] == 100 * MIB
             throttled = self.values(cluster, "container_cpu_cfs_throttled_periods_total", **here)
             assert throttled[-1] - throttled[-3] == pytest.approx(600)
+            waited = self.values(cluster, "container_pressure_cpu_waiting_seconds_total", **here)
+            assert waited[-1] - waited[-3] == pytest.approx(60 * 1 / 3, rel=0.01), "stopped for a third of what it wanted"
             assert self.values(cluster, "container_memory_working_set_bytes", pod="web", container="")[-1] == pytest.approx(working_set)
             assert self.values(cluster, "container_memory_working_set_bytes", pod="web", container="POD")[-1] < MIB
+
+    def test_page_cache_that_is_reclaimed_and_read_again_shows_as_refaults(self) -> None:
+        with Cluster() as cluster:
+            use = {"app": steady("100Mi", fileHot=[{"kind": "steady", "level": "200Mi"}])}
+            cluster.create_pod("web", container(limits=amounts("200m", "256Mi")), run=300, workload=use)
+            here = {"namespace": "default", "pod": "web", "container": "app"}
+            reclaimed, refaulted = (
+                self.values(cluster, f"container_memory_{name}_total", **here) for name in ("pgsteal", "workingset_refault_file")
+            )
+            assert reclaimed[-1] > reclaimed[-3]
+            assert refaulted[-1] - refaulted[-3] == pytest.approx(reclaimed[-1] - reclaimed[-3], rel=0.1)
+            active, cache = (self.values(cluster, f"container_memory_{name}", **here)[-1] for name in ("total_active_file_bytes", "cache"))
+            assert 0 < active <= cache < 156 * MIB
 
     def test_kube_state_metrics_series_follow_the_objects(self) -> None:
         with Cluster() as cluster:

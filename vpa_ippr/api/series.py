@@ -5,6 +5,7 @@ The types live here because both the room that reads them (metrics) and the room
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -85,6 +86,47 @@ class Usage:
     series: tuple[UsageSeries, ...]
     ooms: tuple[OomKill, ...] = ()
     owners: Mapping[tuple[str, str], WorkloadRef] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    failures: tuple[Finding, ...] = ()
+    costs: QueryCosts = QueryCosts()
+
+
+class EvidenceKind(enum.StrEnum):
+    """What tells use from need: each value says how a number of ``UsageSeries`` is to be taken."""
+
+    CPU_THROTTLED = "cpu-throttled"
+    """Share of the CFS periods in which the container was stopped at its CPU limit, 0 to 1; none in a step without a period."""
+    CPU_PRESSURE = "cpu-pressure"
+    """Share of the time in which some task waited for a CPU (PSI "some"), 0 to 1."""
+    MEMORY_PRESSURE = "memory-pressure"
+    """Share of the time in which some task waited for memory (PSI "some"), 0 to 1."""
+    RSS = "rss"
+    """Anonymous memory, bytes; the largest of the step."""
+    MAPPED_FILE = "mapped-file"
+    """File pages mapped by the processes, bytes; the largest of the step."""
+    ACTIVE_FILE = "active-file"
+    """Page cache on the active list, the part of the cache that counts as working set, bytes; the smallest of the step."""
+    FILE_REFAULTS = "file-refaults"
+    """Pages a second that were read again soon after they had been reclaimed."""
+    RECLAIMED = "reclaimed"
+    """Pages a second that were reclaimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceSeries:
+    """One kind of evidence on one container instance, on the same grid as its usage; otherwise as ``UsageSeries``."""
+
+    container: ContainerRef
+    kind: EvidenceKind
+    timestamps: Floats
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All evidence of a time window; ``failures`` holds one finding for each namespace that could not be read."""
+
+    series: tuple[EvidenceSeries, ...]
     findings: tuple[Finding, ...] = ()
     failures: tuple[Finding, ...] = ()
     costs: QueryCosts = QueryCosts()

@@ -36,6 +36,7 @@ class Reason(enum.StrEnum):
     OWNER_UNKNOWN = "OwnerUnknown"
     OOM_WITHOUT_REQUEST = "OomWithoutRequest"
     NO_DATA = "NoData"
+    NO_EVIDENCE = "NoEvidence"
     SERVER_WARNING = "ServerWarning"
 
 

@@ -18,15 +18,29 @@ Prometheus before 3.0 counts a sample at the far end of a range in, which would 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import promql_parser
 
 from vpa_ippr.api.errors import UsageError
+from vpa_ippr.api.series import EvidenceKind
 
 CPU_METRIC = "container_cpu_usage_seconds_total"
 MEMORY_METRIC = "container_memory_working_set_bytes"
+
+# cAdvisor's names: the CFS counters are there only for a container with a CPU limit, pressure only where the kubelet and the kernel have
+# PSI (beta in Kubernetes 1.34), the rest of memory's counters only under cgroup v2. Under v2 rss is ``anon``: shared memory is not in it.
+EVIDENCE_METRICS: Mapping[EvidenceKind, tuple[str, ...]] = {
+    EvidenceKind.CPU_THROTTLED: ("container_cpu_cfs_throttled_periods_total", "container_cpu_cfs_periods_total"),
+    EvidenceKind.CPU_PRESSURE: ("container_pressure_cpu_waiting_seconds_total",),
+    EvidenceKind.MEMORY_PRESSURE: ("container_pressure_memory_waiting_seconds_total",),
+    EvidenceKind.RSS: ("container_memory_rss",),
+    EvidenceKind.MAPPED_FILE: ("container_memory_mapped_file",),
+    EvidenceKind.ACTIVE_FILE: ("container_memory_total_active_file_bytes",),
+    EvidenceKind.FILE_REFAULTS: ("container_memory_workingset_refault_file_total",),
+    EvidenceKind.RECLAIMED: ("container_memory_pgsteal_total",),
+}
 
 # At two samples a window rate() has nothing to spare for one failed scrape; four is what Prometheus' own rules of thumb use.
 RATE_WINDOW_SCRAPES = 4
@@ -107,13 +121,26 @@ def container_selector(matchers: tuple[str, ...]) -> str:
 
 def cpu(scope: Scope, window_seconds: float) -> str:
     """Cores in use, averaged over the window."""
-    return f"max by ({_CONTAINER}) (rate({scope.select_containers(CPU_METRIC)}[{duration(window_seconds)}]))"
+    return f"max by ({_CONTAINER}) ({_rate(scope, CPU_METRIC, window_seconds)})"
 
 
 def memory(scope: Scope, step_seconds: float) -> str:
     """The largest working set since the point before, in bytes."""
-    stretch = duration(step_seconds - 0.001)
-    return f"max by ({_CONTAINER}) (max_over_time({scope.select_containers(MEMORY_METRIC)}[{stretch}]))"
+    return _extreme("max", scope, MEMORY_METRIC, step_seconds)
+
+
+def evidence(scope: Scope, kind: EvidenceKind, step_seconds: float, window_seconds: float) -> str:
+    """One kind of evidence: counters as rates over the window, gauges as the extreme of the step that errs on the side of more need."""
+    metric, *whole = EVIDENCE_METRICS[kind]
+    if kind in (EvidenceKind.RSS, EvidenceKind.MAPPED_FILE):
+        return _extreme("max", scope, metric, step_seconds)
+    if kind is EvidenceKind.ACTIVE_FILE:
+        return _extreme("min", scope, metric, step_seconds)
+    rate = _rate(scope, metric, window_seconds)
+    if whole:
+        # Periods are counted only while the container has something to run: without any there is no share.
+        rate = f"{rate} / ({_rate(scope, whole[0], window_seconds)} > 0)"
+    return f"max by ({_CONTAINER}) ({rate})"
 
 
 def instances(scope: Scope) -> str:
@@ -182,6 +209,16 @@ def current_amounts(scope: Scope, kind: str) -> str:
     """What each container has of CPU and memory; ``kind`` is ``requests`` or ``limits``."""
     selected = scope.select(f"kube_pod_container_resource_{kind}", 'resource=~"cpu|memory"')
     return f"max by (pod,container,resource) ({selected})"
+
+
+def _rate(scope: Scope, metric: str, window_seconds: float) -> str:
+    return f"rate({scope.select_containers(metric)}[{duration(window_seconds)}])"
+
+
+def _extreme(which: str, scope: Scope, metric: str, step_seconds: float) -> str:
+    """The largest or smallest value since the point before, and the same of several series of one container."""
+    stretch = duration(step_seconds - 0.001)
+    return f"{which} by ({_CONTAINER}) ({which}_over_time({scope.select_containers(metric)}[{stretch}]))"
 
 
 def _selector(metric: str, matchers: Iterable[str]) -> str:

@@ -1,11 +1,11 @@
-"""The port through which every other room reads usage."""
+"""The ports through which every other room reads usage and the evidence on it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from vpa_ippr.api.series import Usage, Window
+from vpa_ippr.api.series import Evidence, Usage, Window
 
 
 class UsageSource(Protocol):
@@ -24,5 +24,17 @@ class UsageSource(Protocol):
 
         Raises:
             SourceError: nothing at all could be read; a part that could not is in ``Usage.failures``.
+        """
+        ...
+
+
+class EvidenceSource(Protocol):
+    """A place that also knows what tells use from need; not every ``UsageSource`` does."""
+
+    def fetch_evidence(self, window: Window, namespaces: Sequence[str] | None = None) -> Evidence:
+        """All evidence of the window, for these namespaces or for all, on the same grid as the usage.
+
+        Raises:
+            SourceError: the namespaces cannot be listed; one that cannot be read is in ``Evidence.failures``.
         """
         ...
