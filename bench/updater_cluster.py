@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
+from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta
 from vpa_ippr.api.pod import Container, Pod
 from vpa_ippr.api.resources import ResourceRequirements
@@ -34,6 +35,9 @@ class MemoryCluster:
 
     def list_nodes(self) -> list[Node]:
         return self._nodes
+
+    def list_limit_ranges(self) -> list[LimitRange]:
+        return []
 
     def list_shrinks(self) -> list[MemoryShrink]:
         return []

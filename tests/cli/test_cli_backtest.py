@@ -1,5 +1,6 @@
 """``vpa-ippr backtest``: from trace files and from Prometheus to tables, JSON and pictures, and bad input of every kind."""
 
+import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -112,6 +113,20 @@ def test_plot(tmp_path, suffix):
         assert "<script" not in text
 
 
+def test_plot_as_png(tmp_path):
+    plot = tmp_path / "plot.png"
+    assert run("backtest", "--traces", trace(tmp_path / "t.csv"), *QUICK, "--plot", plot).code == 0
+    assert plot.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def test_a_png_without_matplotlib_is_one_line_and_costs_no_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    outcome = run("backtest", "--traces", tmp_path / "never-read.csv", *QUICK, "--plot", tmp_path / "plot.png")
+    assert outcome.code == 2
+    (line,) = outcome.error_lines
+    assert line.startswith("vpa-ippr: a PNG is drawn with matplotlib, which is not installed: pip install 'vpa-ippr[plot]'")
+
+
 def test_a_file_that_cannot_be_read_leaves_the_others(tmp_path):
     outcome = run("backtest", "--traces", trace(tmp_path / "t.csv"), tmp_path / "missing.csv", *QUICK, "-f", "json")
     assert outcome.code == 3
@@ -138,7 +153,7 @@ def test_one_resource_too_short_is_said_and_the_other_goes_on(tmp_path):
         (("--traces", "t.csv", "--baseline", "magic"), "no policy is named 'magic'"),
         (("--traces", "t.csv", "--min-days", 30), "not one of 2 cpu series has 30 days of samples on a grid of 300 s; not one of 2 memory"),
         (("--traces", "t.csv", "--warmup", "9d", "--min-days", 1, "--grid", "30m"), "longer than the warm-up of 9 days"),
-        (("--traces", "t.csv", "--plot", "x.png"), "name a file that ends in .html or .svg"),
+        (("--traces", "t.csv", "--plot", "x.gif"), "--plot x.gif: name a file that ends in .html, .svg or .png"),
         (("--traces", "t.csv", "--min-days", 1, "--scale", "other=4"), "--scale other: no such source; there are t"),
         (("--traces", "t.csv", "--scale", "t=0"), "with a factor above 0"),
         (("--traces", "t.csv", "--scale", "t"), "--scale"),

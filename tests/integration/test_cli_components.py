@@ -167,13 +167,29 @@ def test_the_updater_runs_cycle_after_cycle_until_it_is_told_to_stop(tmp_path: P
     assert seconds < 10
 
 
+def test_the_recommender_keeps_a_report_and_leaves_its_checkpoints_behind(tmp_path: Path, cluster: tuple[Path, Rest]) -> None:
+    kubeconfig, rest = cluster
+    report = tmp_path / "report.json"
+    with scripted_server(FakePrometheus()) as prometheus:
+        flags = ("--kubeconfig", kubeconfig, "--prometheus-url", prometheus.url, "--interval", "1s", "--report-file", report)
+        with started(tmp_path, "recommender", *flags) as process:
+            assert process.stderr is not None
+            assert next(line for line in process.stderr if "report written" in line)
+            code, out, err, seconds = end(process)
+    assert (code, out, "Traceback" in err) == (0, "", False)
+    assert seconds < 10
+    assert json.loads(report.read_text())["items"][0]["workload"] == {"kind": "StatefulSet", "name": "web"}
+    (checkpoint,) = rest.list(paths.CHECKPOINTS, dict).items
+    assert checkpoint["metadata"]["name"] == "web-app"
+
+
 def test_a_component_goes_on_when_a_cycle_fails(tmp_path: Path) -> None:
     with (
         sandbox(tmp_path, "--empty", "--no-kubelet") as (_, ready),
         started(tmp_path, "updater", "--interval", "1s", "--kubeconfig", ready["kubeconfig"]) as process,
     ):
         assert process.stderr is not None
-        failed = [next(line for line in process.stderr if "cycle failed" in line) for _ in range(2)]
+        failed = [next(line for line in process.stderr if "job failed job=cycle" in line) for _ in range(2)]
         code, _, err, _ = end(process)
     assert all("reason=" in line for line in failed)
     assert (code, "Traceback" in err) == (0, False)

@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.limit_range import LimitRange, LimitRangeItem, LimitRangeSpec
 from vpa_ippr.api.meta import ObjectMeta
-from vpa_ippr.api.pod import Container, ContainerStatus, Pod, PodSpec, PodStatus
 from vpa_ippr.api.quantity import MAX_INT64
-from vpa_ippr.api.resources import Amounts, ContainerResources, ResourceRequirements
+from vpa_ippr.api.resources import Amounts, ContainerResources
 from vpa_ippr.api.series import Resource
-from vpa_ippr.api.vpa import ContainerPolicy, ResourcePolicy, TargetRef, Vpa, VpaSpec
-from vpa_ippr.recommend.capping import cap_for_pod, cap_to_container_range, cap_to_limit, cap_to_policy, controlled_only
-from vpa_ippr.recommend.limit_ranges import LimitBounds, NamespaceLimits, fit_pod_range, read_limit_ranges
+from vpa_ippr.api.vpa import ContainerPolicy
+from vpa_ippr.recommend.capping import Wanted, cap_for_pod, cap_to_container_range, cap_to_limit, cap_to_policy, controlled_only
+from vpa_ippr.recommend.limit_ranges import LimitBounds, NamespaceLimits, beside, fit_pod_range, limits_by_namespace, read_limit_ranges
 from vpa_ippr.recommend.limits import proportional_limits
 from vpa_ippr.recommend.policy import PolicyRules, read_policy, with_overrides
 from vpa_ippr.recommend.result import Estimate
@@ -189,40 +188,33 @@ def test_pod_limit_range(originals, estimates, bounds, expected):
     assert fit(estimates, originals, **bounds) == expected
 
 
-def a_pod(requests, limits, status_limits=None):
-    statuses = [ContainerStatus("app", resources=ResourceRequirements(limits=status_limits))] if status_limits else []
-    container = Container("app", resources=ResourceRequirements(requests, limits))
-    return Pod(ObjectMeta("web-1", "shop"), PodSpec([container]), PodStatus(container_statuses=statuses))
-
-
-def a_vpa(controlled_values):
-    policy = ContainerPolicy("app", controlled_values=controlled_values)
-    return Vpa(ObjectMeta("web", "shop"), VpaSpec(TargetRef("Deployment", "web"), resource_policy=ResourcePolicy([policy])))
-
-
 MIN_500M = LimitBounds(minimum=Amounts(None, 500 * M))
 
 
+def cap(estimate, original, namespace, limits=Amounts(), others=None, **policy):
+    return cap_for_pod({"app": Wanted(estimate, PolicyRules(**policy), original, limits)}, others or {}, namespace)["app"]
+
+
 @pytest.mark.parametrize(
-    ("limit", "controlled_values", "namespace", "target"),
+    ("limit", "requests_only", "namespace", "target"),
     [
-        ("600M", "RequestsAndLimits", NamespaceLimits(container=MIN_500M), 500 * M),
-        ("100M", "RequestsOnly", NamespaceLimits(container=MIN_500M), 100 * M),
-        ("600M", "RequestsOnly", NamespaceLimits(pod=MIN_500M), 500 * M),
-        ("100M", "RequestsOnly", NamespaceLimits(pod=MIN_500M), 100 * M),
+        (600 * M, False, NamespaceLimits(container=MIN_500M), 500 * M),
+        (100 * M, True, NamespaceLimits(container=MIN_500M), 100 * M),
+        (600 * M, True, NamespaceLimits(pod=MIN_500M), 500 * M),
+        (100 * M, True, NamespaceLimits(pod=MIN_500M), 100 * M),
     ],
     ids=["container", "container, limit lower", "pod", "pod, limit lower"],
 )
-def test_least_request_and_the_limit(limit, controlled_values, namespace, target):
-    pod = a_pod({"memory": "200M"}, {"memory": limit})
-    found = cap_for_pod({"app": Estimate(*[Amounts(None, 200 * M)] * 4)}, pod, a_vpa(controlled_values), namespace)
-    assert found["app"].estimate.target.memory_bytes == target
+def test_least_request_and_the_limit(limit, requests_only, namespace, target):
+    original = ContainerResources(Amounts(None, 200 * M), Amounts(None, limit))
+    found = cap(Estimate(*[Amounts(None, 200 * M)] * 4), original, namespace, original.limits if requests_only else Amounts())
+    assert found.estimate.target.memory_bytes == target
 
 
-def test_limits_in_force_win_over_those_of_the_spec():
-    pod = a_pod({"cpu": "5", "memory": "500M"}, {"cpu": "10", "memory": "1G"}, {"cpu": "5m", "memory": "100M"})
+def test_limits_that_stay_are_capped_to_last():
     bounds = NamespaceLimits(container=LimitBounds(minimum=Amounts(2000, 500 * M)))
-    found = cap_for_pod({"app": same(1000, 200 * M)}, pod, a_vpa("RequestsOnly"), bounds)["app"]
+    original = ContainerResources(Amounts(5000, 500 * M), Amounts(10_000, G))
+    found = cap(same(1000, 200 * M), original, bounds, limits=Amounts(5, 100 * M))
     assert found.estimate.target == Amounts(5, 100 * M)
     assert found.notes == (
         "cpu capped to fit Min in container LimitRange",
@@ -230,6 +222,34 @@ def test_limits_in_force_win_over_those_of_the_spec():
         "cpu capped to container limit",
         "memory capped to container limit",
     )
+
+
+def test_the_policy_wins_over_a_limit_range_and_is_named_first():
+    bounds = NamespaceLimits(container=LimitBounds(maximum=Amounts(1000)))
+    found = cap(same(2000, G), equal(1000, G), bounds, minimum=Amounts(1500))
+    assert found.estimate.target == Amounts(1500, G)
+    assert found.notes == ("cpu capped to minAllowed", "cpu capped to fit Max in container LimitRange")
+
+
+def test_the_bounds_on_a_pod_are_told():
+    bounds = NamespaceLimits(pod=LimitBounds(minimum=Amounts(None, 4 * G), maximum=Amounts(1000)))
+    found = cap(same(1000, G), equal(1000, G), bounds, others={"b": equal(1000, G)})
+    assert found.estimate.target == Amounts(500, 2 * G)
+    assert found.notes == ("cpu capped to fit Max in pod LimitRange", "memory capped to fit Min in pod LimitRange")
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([], LimitBounds(Amounts(500), Amounts(2000, G), Amounts(300))),
+        ([equal(200, G // 4)], LimitBounds(Amounts(300), Amounts(1800, 3 * G // 4), Amounts(300))),
+        ([ContainerResources(Amounts(100))], LimitBounds(Amounts(400), Amounts(1700, G), Amounts(300))),
+        ([equal(3000, 2 * G)], LimitBounds(Amounts(0), Amounts(1, 1), Amounts(300))),
+    ],
+    ids=["none", "one", "the default where it has no limit", "nothing left"],
+)
+def test_what_other_containers_leave(others, expected):
+    assert beside(LimitBounds(Amounts(500), Amounts(2000, G), Amounts(300)), others) == expected
 
 
 def test_several_limit_ranges_hold_together():
@@ -252,6 +272,24 @@ def test_an_unreadable_limit_range_is_named():
     broken = LimitRange(ObjectMeta("tight"), LimitRangeSpec([LimitRangeItem("Pod", max={"cpu": "x"})]))
     with pytest.raises(QuantityError, match="limitrange tight max: cannot read 'x'"):
         read_limit_ranges([broken])
+
+
+def in_namespace(namespace, name, **bounds):
+    return LimitRange(ObjectMeta(name, namespace), LimitRangeSpec([LimitRangeItem("Container", **bounds)]))
+
+
+def test_one_unreadable_limit_range_spoils_its_namespace_only():
+    found = limits_by_namespace(
+        [
+            in_namespace("shop", "b", default={"cpu": "2"}),
+            in_namespace("shop", "a", default={"cpu": "1"}, max={"cpu": "3"}),
+            in_namespace("bank", "fine", max={"cpu": "1"}),
+            in_namespace("bank", "tight", max={"cpu": "x"}),
+        ]
+    )
+    assert found["shop"].container == LimitBounds(maximum=Amounts(3000), default=Amounts(2000))
+    assert "limitrange tight" in str(found["bank"])
+    assert found.keys() == {"shop", "bank"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import msgspec
 
 from vpa_ippr.api.cluster import Node, ObjectRef
 from vpa_ippr.api.errors import ClusterError
+from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta, OwnerReference
 from vpa_ippr.api.pod import (
     Container,
@@ -183,6 +184,7 @@ class FakeCluster:
         self.pods = {pod.key: pod for pod in pods}
         self.vpas = list(vpas)
         self.nodes = [Node("n1", parse_amounts({"cpu": "64", "memory": "256Gi"}, "node"))]
+        self.limit_ranges: list[LimitRange] = []
         self.shrinks: dict[ObjectKey, MemoryShrink] = {}
         self.workloads = {("StatefulSet", "web"): Workload("apps/v1", "StatefulSet", "web")}
         self.events: list[tuple[str, str]] = []
@@ -210,12 +212,16 @@ class FakeCluster:
     def list_nodes(self):
         return list(self.nodes)
 
+    def list_limit_ranges(self):
+        self._fail("list_limit_ranges")
+        return self.limit_ranges
+
     def list_shrinks(self):
         return [self._reported(shrink) for shrink in self.shrinks.values()]
 
     def find_workload(self, namespace, api_version, kind, name):
         self._fail("find_workload")
-        assert (namespace, api_version) == ("shop", "apps/v1")
+        assert (namespace in ("shop", "bank"), api_version) == (True, "apps/v1")
         return self.workloads.get((kind, name))
 
     def get_pod(self, key):

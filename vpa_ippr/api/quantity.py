@@ -113,6 +113,12 @@ def format_bytes_binary(amount_bytes: int) -> str:
     return str(Quantity(Decimal(amount_bytes), QuantityFormat.BINARY_SI))
 
 
+def humanize_bytes(amount_bytes: int) -> str:
+    """A memory amount for people, as upstream VPA's ``--humanize-memory``: two decimals of the largest binary unit that it reaches."""
+    unit = next((unit for unit in ("Ti", "Gi", "Mi", "Ki") if amount_bytes >= 1024 ** _BINARY_SUFFIXES[unit]), None)
+    return str(amount_bytes) if unit is None else f"{amount_bytes / 1024 ** _BINARY_SUFFIXES[unit]:.2f}{unit}"
+
+
 def _bounded(value: Decimal) -> Decimal:
     """Round up (away from zero) to nano and clamp to the int64 range, as ``ParseQuantity`` documents."""
     rounded = value.quantize(_NANO, rounding=ROUND_UP) if value % _NANO else value

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -37,6 +35,7 @@ def actuator(kubeconfig: str | None, context: str | None, node_name: str, cgroup
     from vpa_ippr.actuator.journal import Journal, read_boot_id
     from vpa_ippr.actuator.policy import Policy
     from vpa_ippr.api.clock import SystemClock
+    from vpa_ippr.cli.schedule import stop_signals
     from vpa_ippr.cluster.node_port import NodePort
     from vpa_ippr.cluster.rest import Rest, in_cluster_connection
 
@@ -49,15 +48,14 @@ def actuator(kubeconfig: str | None, context: str | None, node_name: str, cgroup
         connection = connect(kubeconfig, context)
     clock, stopped = SystemClock(), threading.Event()
 
-    def stop(_signal: int, _frame: FrameType | None) -> None:
+    def stop() -> None:
         stopped.set()
         clock.stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     # One thread watches the guards and talks to the API: it must never be blind for long, and asks again at the next poll anyway.
     port = NodePort(Rest(connection, timeout_seconds=2.0, retries=0), clock)
     policy = Policy(node_cpus=os.cpu_count() or 1, page_bytes=os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.closing(CgroupFsFinder(cgroup_root, proc)) as cgroups:
+    # Not at intervals: each round says when the next one is due, which is seconds while memory is brought down.
+    with contextlib.closing(CgroupFsFinder(cgroup_root, proc)) as cgroups, stop_signals(stop):
         Agent(node_name, port, port, cgroups, Journal(state_dir, read_boot_id(proc)), clock, policy).run(stopped)
     return EXIT_DONE

@@ -15,6 +15,7 @@ import click
 from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL, QuantityError, UsageError
 from vpa_ippr.cli import options
+from vpa_ippr.cli.files import write_whole
 from vpa_ippr.cli.terminal import colour_wanted, terminal_width
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from vpa_ippr.backtest.grid import ContainerKey, Fleet
 
 _SHARE = click.FloatRange(0, 1)
-_PLOTS = (".html", ".svg")
+_PLOTS = (".html", ".svg", ".png")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,9 @@ class _Scale(click.ParamType[tuple[str, float]]):
 @click.option("--scale", "scales", type=_Scale(), multiple=True, metavar="SOURCE=FACTOR", help="Cores or bytes in a source's unit.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the intervals and of refused and deferred resizes.")
 @click.option("--format", "-f", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print.")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also draw slack against violations: FILE.html or FILE.svg.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Also draw slack against violations: FILE.html, .svg or .png."
+)
 def backtest(
     traces: Sequence[Path],
     as_of: float | None,
@@ -102,8 +105,8 @@ def backtest(
     Series come from trace files (each file is a source) or from Prometheus (each namespace is a source).
     """
     options.check_one_source(prometheus, traces)
-    if plot is not None and plot.suffix not in _PLOTS:
-        raise UsageError(f"--plot {plot}: name a file that ends in {' or '.join(_PLOTS)}; a browser prints either as PNG or PDF")
+    if plot is not None:
+        _check_plot(plot)
     from vpa_ippr.api.series import Resource
     from vpa_ippr.backtest.actuator import Conditions
     from vpa_ippr.backtest.comparison import Plan
@@ -123,6 +126,15 @@ def backtest(
     _show(plan, comparisons, findings, failures, form, plot)
     options.tell(failures)
     return EXIT_PARTIAL if failures else EXIT_DONE
+
+
+def _check_plot(plot: Path) -> None:
+    from vpa_ippr.backtest.pareto_png import check_installed
+
+    if plot.suffix not in _PLOTS:
+        raise UsageError(f"--plot {plot}: name a file that ends in {', '.join(_PLOTS[:-1])} or {_PLOTS[-1]}")
+    if plot.suffix == ".png":
+        check_installed()
 
 
 def _from_traces(
@@ -234,7 +246,6 @@ def _show(
     plan: Plan, comparisons: Sequence[Comparison], findings: Sequence[Finding], failures: Sequence[Finding], form: str, plot: Path | None
 ) -> None:
     from vpa_ippr.backtest.documents import render_json
-    from vpa_ippr.backtest.pareto import render_page, render_svg
     from vpa_ippr.backtest.table import render_table
 
     if form == "json":
@@ -242,8 +253,14 @@ def _show(
     else:
         click.echo(render_table(comparisons, width=terminal_width(), colour=colour_wanted()), nl=False)
     if plot is not None:
-        text = render_svg(comparisons) if plot.suffix == ".svg" else render_page(comparisons, render_table(comparisons))
-        try:
-            plot.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"--plot {plot}: {error.strerror}") from error
+        write_whole(plot, _drawn(comparisons, plot.suffix))
+
+
+def _drawn(comparisons: Sequence[Comparison], suffix: str) -> str | bytes:
+    from vpa_ippr.backtest.pareto_png import render_png
+    from vpa_ippr.backtest.pareto_svg import render_page, render_svg
+    from vpa_ippr.backtest.table import render_table
+
+    if suffix == ".png":
+        return render_png(comparisons)
+    return render_svg(comparisons) if suffix == ".svg" else render_page(comparisons, render_table(comparisons))

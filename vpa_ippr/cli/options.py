@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vpa_ippr.api.clock import Clock, SystemClock
-from vpa_ippr.api.errors import UsageError, ValidationError
+from vpa_ippr.api.errors import QuantityError, UsageError, ValidationError
 from vpa_ippr.api.timestamps import parse_time
 
 if TYPE_CHECKING:
@@ -59,8 +59,33 @@ class Moment(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+class Amount(click.ParamType[int]):
+    """A Kubernetes quantity above 0 of a resource, in millicores or bytes."""
+
+    name = "quantity"
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Whole millicores or bytes."""
+        from vpa_ippr.api.quantity import parse_bytes, parse_millicores
+
+        if isinstance(value, int):
+            return value
+        try:
+            amount = parse_millicores(value) if self._resource == "cpu" else parse_bytes(value)
+        except QuantityError as error:
+            self.fail(str(error), param, ctx)
+        if not amount:
+            self.fail(f"{value!r} is not above 0", param, ctx)
+        return amount
+
+
 DURATION = Duration()
 MOMENT = Moment()
+CPU = Amount("cpu")
+MEMORY = Amount("memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +158,10 @@ _CLUSTER = (
     click.option("--kubeconfig", help="kubeconfig file; default: $KUBECONFIG, ~/.kube/config, then the pod's ServiceAccount."),
     click.option("--context", help="Context of the kubeconfig."),
 )
+_PERIOD = (
+    click.option("--interval", type=DURATION, default=60.0, show_default="1m", help="Time between two cycles."),
+    click.option("--jitter", type=DURATION, help="Put off each cycle by a random time of up to this; default: none."),
+)
 _CLOCK = (click.option("--clock-url", envvar="VPA_IPPR_CLOCK_URL", help="Follow a simulation's clock instead of the machine's."),)
 
 
@@ -144,6 +173,7 @@ history_options = _with(_HISTORY)
 profile_options = _with(_PROFILE)
 cluster_options = _with(_CLUSTER)
 clock_options = _with(_CLOCK)
+period_options = _with(_PERIOD)
 
 
 def prometheus_options(command: Callable[..., int]) -> Callable[..., int]:
@@ -158,21 +188,29 @@ def prometheus_options(command: Callable[..., int]) -> Callable[..., int]:
     return _with(_PROMETHEUS)(with_one_argument)
 
 
+def trace_files(text: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add ``--traces FILE [FILE...]``, explained by ``text``; the command gets all files as one argument, ``traces``."""
+
+    def add(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def with_one_argument(traces: tuple[Path, ...], more: tuple[Path, ...], **arguments: Any) -> int:
+            if more and not traces:
+                raise UsageError(f"unexpected argument {str(more[0])!r}: trace files are given with --traces")
+            return command(traces=(*traces, *more), **arguments)
+
+        added = (
+            click.option("--traces", type=_FILE, multiple=True, metavar="FILE...", help=text),
+            click.argument("more", type=_FILE, nargs=-1, metavar="[FILE]..."),
+        )
+        return _with(added)(with_one_argument)
+
+    return add
+
+
 def trace_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add ``--traces FILE [FILE...]``; the command gets all files as one argument, ``traces``."""
-
-    @functools.wraps(command)
-    def with_one_argument(traces: tuple[Path, ...], more: tuple[Path, ...], **arguments: Any) -> int:
-        if more and not traces:
-            raise UsageError(f"unexpected argument {str(more[0])!r}: trace files are given with --traces")
-        return command(traces=(*traces, *more), **arguments)
-
-    added = (
-        click.option("--traces", type=_FILE, multiple=True, metavar="FILE...", help="Trace files (Parquet or CSV) instead of Prometheus."),
-        click.argument("more", type=_FILE, nargs=-1, metavar="[FILE]..."),
-        click.option("--as-of", type=MOMENT, help="RFC 3339 or seconds since 1970; default: now, or the end of the traces."),
-    )
-    return _with(added)(with_one_argument)
+    """Add ``--traces`` in the place of Prometheus, and ``--as-of``."""
+    as_of = click.option("--as-of", type=MOMENT, help="RFC 3339 or seconds since 1970; default: now, or the end of the traces.")
+    return trace_files("Trace files (Parquet or CSV) instead of Prometheus.")(as_of(command))
 
 
 def check_one_source(prometheus: PrometheusOptions, traces: Sequence[Path]) -> None:

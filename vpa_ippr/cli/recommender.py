@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from vpa_ippr.api.errors import EXIT_DONE
 from vpa_ippr.cli import options
 
-if TYPE_CHECKING:
-    from vpa_ippr.recommend.cycle import CycleResult
-
-logger = logging.getLogger(__name__)
+_MULTIPLE = click.IntRange(1)
 
 
 @click.command()
@@ -23,7 +19,22 @@ logger = logging.getLogger(__name__)
 @options.profile_options
 @options.history_options
 @options.clock_options
-@click.option("--interval", type=options.DURATION, default=60.0, show_default="1m", help="Time between two cycles.")
+@options.period_options
+@click.option(
+    "--checkpoint-interval",
+    type=options.DURATION,
+    default=600.0,
+    show_default="10m",
+    help="Time between two writings of checkpoints; they are also written when the recommender stops.",
+)
+@click.option("--retrain-interval", type=options.DURATION, help="Retrain the profile's model on own history this often; default: never.")
+@click.option("--report-file", type=click.Path(path_type=Path, dir_okay=False), help="Keep a JSON report of all VPAs in this file.")
+@click.option("--report-interval", type=options.DURATION, default=3600.0, show_default="1h", help="Time between two reports.")
+@click.option("--max-allowed-cpu", type=options.CPU, help="Most CPU for containers whose policy sets no maximum, such as 4 or 500m.")
+@click.option("--max-allowed-memory", type=options.MEMORY, help="The same for memory, such as 8Gi.")
+@click.option("--round-cpu-millicores", type=_MULTIPLE, default=1, show_default=True, help="Round CPU up to multiples of this.")
+@click.option("--round-memory-bytes", type=_MULTIPLE, default=1, show_default=True, help="Round memory up to multiples of this.")
+@click.option("--humanize-memory", is_flag=True, help="Write memory with two decimals and Ki, Mi, Gi or Ti.")
 @click.option("--default-recommender", is_flag=True, help="Serve the VPAs that name no recommender, too.")
 @click.option("--once", is_flag=True, help="Run one cycle and exit: 0 done, 1 failed, 3 partial.")
 def recommender(
@@ -36,45 +47,52 @@ def recommender(
     step: float,
     clock_url: str | None,
     interval: float,
+    jitter: float | None,
+    checkpoint_interval: float,
+    retrain_interval: float | None,
+    report_file: Path | None,
+    report_interval: float,
+    max_allowed_cpu: int | None,
+    max_allowed_memory: int | None,
+    round_cpu_millicores: int,
+    round_memory_bytes: int,
+    humanize_memory: bool,
     default_recommender: bool,
     once: bool,
 ) -> int:
     """Compute recommendations from Prometheus and write them to the VPAs."""
-    from vpa_ippr.cli.periodic import run_periodically
+    from vpa_ippr.api.resources import Amounts
+    from vpa_ippr.cli.recommender_jobs import Timing, jobs_of, run_once, save_checkpoints, write_report
+    from vpa_ippr.cli.schedule import run_jobs
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
     from vpa_ippr.forecast.catalogue import choose, load_catalogue
     from vpa_ippr.recommend.cycle import RecommenderSettings
+    from vpa_ippr.recommend.rounding import Rounding
     from vpa_ippr.recommend.service import RecommenderService
 
     catalogue = load_catalogue(models)
     choose(catalogue, profile)
     clock = options.make_clock(clock_url, "recommender")
     settings = RecommenderSettings(
-        default_profile=profile, default_recommender=default_recommender, history_seconds=history, step_seconds=step
+        default_profile=profile,
+        default_recommender=default_recommender,
+        history_seconds=history,
+        step_seconds=step,
+        models=models,
+        max_allowed=Amounts(max_allowed_cpu, max_allowed_memory),
+        rounding=Rounding(round_cpu_millicores, round_memory_bytes, humanize_memory),
     )
     with prometheus.open(clock) as source:
-        kube = Kube(Rest(connect(kubeconfig, context)), clock, "vpa-ippr-recommender")
+        connection = connect(kubeconfig, context)
+        kube = Kube(Rest(connection), clock, "vpa-ippr-recommender")
         service = RecommenderService(source, kube, clock, catalogue, settings)
         if once:
-            result = service.run_cycle()
-            _tell(result)
-            return result.exit_code
-        run_periodically(lambda: _tell(service.run_cycle()), clock, interval, name="recommender")
+            return run_once(service)
+        timing = Timing(interval, checkpoint_interval, retrain_interval, report_interval, jitter or 0.0)
+        report = None
+        if report_file is not None:
+            report = partial(write_report, kube, clock, f"the VPAs of {connection.base_url}", report_file)
+        run_jobs(jobs_of(service, timing, retrain=None, report=report), clock, at_end=partial(save_checkpoints, service))
     return EXIT_DONE
-
-
-def _tell(result: CycleResult) -> None:
-    for failure in result.failures:
-        logger.warning("not done", extra={"subject": failure.subject, "reason": failure.reason, "error": failure.message})
-    recommended = sum(1 for outcome in result.outcomes if outcome.recommendations)
-    logger.info(
-        "cycle done",
-        extra={
-            "vpas": len(result.outcomes),
-            "recommended": recommended,
-            "written": result.statuses_written,
-            "failed": len(result.failures),
-        },
-    )

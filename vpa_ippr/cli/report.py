@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,7 +16,10 @@ from vpa_ippr.cli.question import Question, answer, question_options
 from vpa_ippr.cli.terminal import colour_wanted, terminal_width
 
 if TYPE_CHECKING:
+    from vpa_ippr.api.errors import QuantityError
     from vpa_ippr.api.series import Finding
+    from vpa_ippr.cluster.kube import Kube
+    from vpa_ippr.recommend.limit_ranges import NamespaceLimits
     from vpa_ippr.report.model import Report
 
 FORMS = ("table", "json", "yaml", "csv")
@@ -34,7 +37,7 @@ def report(question: Question, kubeconfig: str | None, context: str | None, form
     if question.names_a_source:
         built, faults = _from_usage(question)
     else:
-        built = from_cluster(kubeconfig, context, question.namespaces)
+        built = _from_cluster(kubeconfig, context, question.namespaces)
         faults = built.failures
     click.echo(render(_without(faults, built) if form == "table" else built, form), nl=False)
     options.tell(faults)
@@ -55,31 +58,50 @@ def render(built: Report, form: str) -> str:
     return {"json": documents.render_json, "yaml": documents.render_yaml, "csv": documents.render_csv}[form](built)
 
 
-def from_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str] = ()) -> Report:
-    """The report of what the VPAs of a cluster say."""
-    from vpa_ippr.api.series import Finding, WorkloadRef
+def _from_cluster(kubeconfig: str | None, context: str | None, namespaces: Sequence[str]) -> Report:
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
-    from vpa_ippr.recommend.ownership import pod_workload
-    from vpa_ippr.report.model import build_report
-    from vpa_ippr.report.vpas import advice_of, current_of
 
     clock, connection = SystemClock(), connect(kubeconfig, context)
-    kube = Kube(Rest(connection), clock, "vpa-ippr-report")
+    return from_cluster(Kube(Rest(connection), clock, "vpa-ippr-report"), clock.now(), f"the VPAs of {connection.base_url}", namespaces)
+
+
+def from_cluster(kube: Kube, as_of: float, source: str, namespaces: Sequence[str] = ()) -> Report:
+    """The report of what the VPAs of a cluster say, and of what becomes of it in their pods; ``source`` names the cluster."""
+    from vpa_ippr.api.series import Finding, WorkloadRef
+    from vpa_ippr.recommend.ownership import pod_workload
+    from vpa_ippr.report.caps import caps_of
+    from vpa_ippr.report.model import build_report
+    from vpa_ippr.report.vpas import advice_of, current_of
+    from vpa_ippr.resize.matching import index_vpas
+
     find_workload = cache(kube.find_workload)
     vpas = [vpa for vpa in kube.list_vpas() if not namespaces or vpa.metadata.namespace in namespaces]
     advice, without, unclear = advice_of(vpas)
     wanted = {item.workload.namespace for item in advice}
     pods = [pod for pod in kube.list_pods() if pod.metadata.namespace in wanted]
-    current, unreadable = current_of(
-        pods, lambda pod: pod_workload(pod, find_workload) or WorkloadRef(pod.metadata.namespace, "Pod", pod.metadata.name)
+    workloads = {pod.key: pod_workload(pod, find_workload) or WorkloadRef(pod.metadata.namespace, "Pod", pod.metadata.name) for pod in pods}
+    current, unreadable = current_of(pods, lambda pod: workloads[pod.key])
+    served = index_vpas(vpas)
+    caps = caps_of(
+        ((workload, pod, served[workload]) for pod in pods if (workload := workloads[pod.key]) in served),
+        _limits(kube, wanted),
     )
     left_out = [Finding("ObjectUnreadable", "cluster", 1, line) for line in kube.left_out]
     return build_report(
-        advice, current, as_of=clock.now(), source=f"the VPAs of {connection.base_url}", profile="of each VPA",
-        findings=without, failures=[*left_out, *unclear, *unreadable],
+        caps.on(advice), current, as_of=as_of, source=source, profile="of each VPA",
+        findings=without, failures=list(dict.fromkeys([*left_out, *unclear, *unreadable, *caps.failures])),
     )  # fmt: skip
+
+
+def _limits(kube: Kube, namespaces: Collection[str]) -> dict[str, NamespaceLimits | QuantityError]:
+    from vpa_ippr.recommend.limit_ranges import limits_by_namespace
+
+    if not namespaces:
+        return {}
+    found = limits_by_namespace(kube.list_limit_ranges())
+    return {namespace: limits for namespace, limits in found.items() if namespace in namespaces}
 
 
 def _from_usage(question: Question) -> tuple[Report, Sequence[Finding]]:

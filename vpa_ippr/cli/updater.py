@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @options.cluster_options
 @options.clock_options
-@click.option("--interval", type=options.DURATION, default=60.0, show_default="1m", help="Time between two cycles.")
+@options.period_options
 @click.option(
     "--min-pod-age", type=options.DURATION, default=43_200.0, show_default="12h", help="Younger pods inside their bounds are left alone."
 )
@@ -33,13 +33,14 @@ def updater(
     context: str | None,
     clock_url: str | None,
     interval: float,
+    jitter: float | None,
     min_pod_age: float,
     min_change: float,
     deferred_limit: float,
     once: bool,
 ) -> int:
     """Compare pods with recommendations, resize them in place and follow each resize to its end."""
-    from vpa_ippr.cli.periodic import run_periodically
+    from vpa_ippr.cli.schedule import Job, run_jobs
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
@@ -52,7 +53,7 @@ def updater(
     service = Updater(Kube(rest, clock, "vpa-ippr-updater"), clock, settings, _rules(rest))
     if once:
         return EXIT_PARTIAL if service.run_cycle().failures else EXIT_DONE
-    run_periodically(service.run_cycle, clock, interval, name="updater")
+    run_jobs([Job("cycle", service.run_cycle, interval, jitter or 0.0)], clock)
     return EXIT_DONE
 
 

@@ -12,6 +12,7 @@ import msgspec
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
 from vpa_ippr.api.errors import QuantityError
+from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import parse_amounts
@@ -70,6 +71,10 @@ class Kube:
     def list_nodes(self) -> list[Node]:
         """All nodes; one whose allocatable cannot be read is left out and logged."""
         return list(_nodes(self._list(paths.NODES, _Node)))
+
+    def list_limit_ranges(self) -> list[LimitRange]:
+        """All LimitRanges."""
+        return self._list(paths.LIMIT_RANGES, LimitRange)
 
     def list_checkpoints(self) -> list[VpaCheckpoint]:
         """All checkpoints, of any recommender."""

@@ -9,6 +9,7 @@ from vpa_ippr.api.names import SHRINK_API_VERSION, VPA_API_VERSION
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
+LIMIT_RANGES = "/api/v1/limitranges"
 NAMESPACES = "/api/v1/namespaces"
 VPAS = f"/apis/{VPA_API_VERSION}/verticalpodautoscalers"
 CHECKPOINTS = f"/apis/{VPA_API_VERSION}/verticalpodautoscalercheckpoints"

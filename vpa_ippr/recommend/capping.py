@@ -1,7 +1,7 @@
 """Keeping a recommendation within what a VPA's policy, a namespace's LimitRange and a container's own limit allow.
 
 The recommender applies the policy alone. For one pod, ``cap_for_pod`` applies everything, in upstream's order: pod LimitRange, container
-LimitRange, policy, and with RequestsOnly the container's limit. Notes are made for the target only, in upstream's words.
+LimitRange, policy, and the limits that stay as they are. Notes are made for the target only, in upstream's words.
 """
 
 from __future__ import annotations
@@ -9,17 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import Amounts, ContainerResources
 from vpa_ippr.api.series import Resource
-from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import LimitBounds, NamespaceLimits, fit_pod_range
 from vpa_ippr.recommend.limits import boundary_request
-from vpa_ippr.recommend.policy import PolicyRules, read_policy
+from vpa_ippr.recommend.policy import PolicyRules
 from vpa_ippr.recommend.result import Estimate
 
 Notes = tuple[str, ...]
 _Cap = Callable[[Resource, int], tuple[int, Notes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is recommended for one container of a pod, and what bounds it there.
+
+    ``ratio``: the requests and limits whose proportions new limits keep. ``limits``: above these no request may go, because they stay
+    as they are.
+    """
+
+    estimate: Estimate
+    rules: PolicyRules
+    ratio: ContainerResources
+    limits: Amounts = Amounts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +96,39 @@ def cap_to_container_range(estimate: Estimate, original: ContainerResources, bou
         notes: Notes = ()
         if amount < at_least:
             amount, notes = at_least, (f"{resource} capped to fit Min in container LimitRange",)
-        if highest and amount > highest:
+        if highest is not None and amount > highest:
             amount, notes = highest, (f"{resource} capped to fit Max in container LimitRange",)
         return amount, notes
 
     return _capped(estimate, cap)
 
 
-def cap_for_pod(estimates: Mapping[str, Estimate], pod: Pod, vpa: Vpa, namespace: NamespaceLimits) -> dict[str, Capped]:
-    """The estimates of a pod's containers after everything that bounds them there.
+def cap_for_pod(wanted: Mapping[str, Wanted], others: Mapping[str, ContainerResources], namespace: NamespaceLimits) -> dict[str, Capped]:
+    """What is wanted for the containers of a pod, after everything that bounds it there.
 
-    Raises:
-        QuantityError: a quantity of the pod or of the policy cannot be read.
+    ``others``: the pod's containers for which nothing is wanted; they count towards the bounds on pods.
     """
-    originals = {container.name: pod.desired(container.name) for container in pod.spec.containers}
+    estimates = {name: one.estimate for name, one in wanted.items()}
+    originals = {**{name: one.ratio for name, one in wanted.items()}, **others}
     fitted = fit_pod_range(estimates, originals, namespace.pod)
-    return {name: _cap_for_container(name, fitted[name], pod, vpa, namespace.container) for name in estimates}
+    return {name: _cap_for_container(one, fitted[name], namespace.container) for name, one in wanted.items()}
 
 
-def _cap_for_container(name: str, estimate: Estimate, pod: Pod, vpa: Vpa, bounds: LimitBounds) -> Capped:
-    rules = read_policy(vpa.policy_for(name), f"vpa {vpa.key} policy of {name}")
-    in_range = cap_to_container_range(estimate, pod.desired(name), bounds)
-    allowed = cap_to_policy(in_range.estimate, rules)
-    # Upstream lists what the policy did before what the LimitRange did.
-    notes = allowed.notes + in_range.notes
-    if not rules.requests_only:
-        return Capped(allowed.estimate, notes)
-    in_force = pod.actual(name)
-    limited = cap_to_limit(allowed.estimate, (in_force or pod.desired(name)).limits)
-    return Capped(limited.estimate, notes + limited.notes)
+def _cap_for_container(wanted: Wanted, fitted: Estimate, bounds: LimitBounds) -> Capped:
+    in_range = cap_to_container_range(fitted, wanted.ratio, bounds)
+    allowed = cap_to_policy(in_range.estimate, wanted.rules)
+    limited = cap_to_limit(allowed.estimate, wanted.limits)
+    # Upstream lists what the policy did before what the LimitRange did, and says nothing of the bounds on pods.
+    return Capped(limited.estimate, allowed.notes + in_range.notes + _fit_notes(wanted.estimate, fitted) + limited.notes)
+
+
+def _fit_notes(before: Estimate, after: Estimate) -> Notes:
+    notes = []
+    for resource in Resource:
+        old, new = before.target.get(resource) or 0, after.target.get(resource) or 0
+        if old != new:
+            notes.append(f"{resource} capped to fit {'Max' if new < old else 'Min'} in pod LimitRange")
+    return tuple(notes)
 
 
 def _capped(estimate: Estimate, cap: _Cap) -> Capped:

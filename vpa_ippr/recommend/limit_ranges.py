@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
+from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.limit_range import LimitRange, LimitRangeItem
 from vpa_ippr.api.resources import Amounts, ContainerResources, parse_amounts
 from vpa_ippr.api.series import Resource
@@ -21,12 +24,18 @@ class LimitBounds:
     default: Amounts = Amounts()
 
 
+NO_BOUNDS: Final = LimitBounds()
+
+
 @dataclass(frozen=True, slots=True)
 class NamespaceLimits:
     """All bounds of a namespace."""
 
-    container: LimitBounds = LimitBounds()
-    pod: LimitBounds = LimitBounds()
+    container: LimitBounds = NO_BOUNDS
+    pod: LimitBounds = NO_BOUNDS
+
+
+UNLIMITED: Final = NamespaceLimits()
 
 
 def read_limit_ranges(ranges: Iterable[LimitRange]) -> NamespaceLimits:
@@ -42,6 +51,36 @@ def read_limit_ranges(ranges: Iterable[LimitRange]) -> NamespaceLimits:
                 bounds[item.type] = _merged(bounds[item.type], item, f"limitrange {limit_range.metadata.name}")
     # Kubernetes allows defaults for containers only, and they shape a pod's limits as well.
     return NamespaceLimits(bounds["Container"], replace(bounds["Pod"], default=bounds["Container"].default))
+
+
+def limits_by_namespace(ranges: Iterable[LimitRange]) -> dict[str, NamespaceLimits | QuantityError]:
+    """The bounds of each namespace that has a LimitRange; where one cannot be read, the error that says so."""
+    by_namespace: dict[str, list[LimitRange]] = defaultdict(list)
+    for limit_range in ranges:
+        by_namespace[limit_range.metadata.namespace].append(limit_range)
+    found: dict[str, NamespaceLimits | QuantityError] = {}
+    for namespace, members in by_namespace.items():
+        try:
+            # Of several defaults the last counts: which one that is must not depend on the order of a list.
+            found[namespace] = read_limit_ranges(sorted(members, key=lambda member: member.metadata.name))
+        except QuantityError as error:
+            found[namespace] = error
+    return found
+
+
+def beside(bounds: LimitBounds, others: Iterable[ContainerResources]) -> LimitBounds:
+    """What is left of the bounds on a pod for its other containers when these stay as they are."""
+    minimum, maximum = bounds.minimum, bounds.maximum
+    fixed = tuple(others)
+    for resource in Resource:
+        requested = sum(one.requests.get(resource) or 0 for one in fixed)
+        limited = sum(one.limits.get(resource) or bounds.default.get(resource) or 0 for one in fixed)
+        lowest, highest = minimum.get(resource), maximum.get(resource)
+        if lowest is not None:
+            minimum = minimum.having(resource, max(lowest - requested, 0))
+        if highest is not None:
+            maximum = maximum.having(resource, max(highest - limited, 1))  # 0 would be no bound at all
+    return replace(bounds, minimum=minimum, maximum=maximum)
 
 
 def fit_pod_range(

@@ -14,12 +14,13 @@ from functools import partial
 
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import Node
-from vpa_ippr.api.errors import ClusterError, VpaIpprError
+from vpa_ippr.api.errors import ClusterError, QuantityError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits, limits_by_namespace
 from vpa_ippr.resize.matching import index_vpas, vpa_of
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.reasons import OutcomeCode
@@ -47,6 +48,7 @@ class _World:
     shrinks: dict[_PodId, list[MemoryShrink]]
     vpa_of: dict[ObjectKey, Vpa]
     groups: dict[ObjectKey, list[Pod]]
+    limits: dict[str, NamespaceLimits | QuantityError]
     unmatched: list[PodOutcome]
 
 
@@ -88,7 +90,8 @@ class Updater:
         group = world.groups.get(vpa.key, []) if vpa else []
         shrinks = world.shrinks.get(_id(pod), [])
         now = self._clock.now()  # of each pod's own turn: a cycle may last longer than a Holding may be old
-        return self._turn.take(look(pod, vpa, group, world.nodes.get(pod.spec.node_name), shrinks, now, self._settings))
+        limits = world.limits.get(pod.metadata.namespace, UNLIMITED)
+        return self._turn.take(look(pod, vpa, group, world.nodes.get(pod.spec.node_name), shrinks, now, self._settings, limits))
 
     def _read(self) -> _World:
         pods, index = self._cluster.list_pods(), index_vpas(self._cluster.list_vpas())
@@ -108,7 +111,8 @@ class Updater:
             if vpa is not None:
                 vpas[pod.key] = vpa
                 groups[vpa.key].append(pod)
-        return _World(pods, nodes, shrinks, vpas, groups, unmatched)
+        limits = limits_by_namespace(self._cluster.list_limit_ranges())
+        return _World(pods, nodes, shrinks, vpas, groups, limits, unmatched)
 
     def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], PodOutcome | None]) -> list[PodOutcome]:
         """The outcome of ``act``; an error becomes an outcome, so that one pod never stops the others."""

@@ -14,6 +14,7 @@ from vpa_ippr.api.pod import ContainerStatus, Pod
 from vpa_ippr.api.resources import Resource
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
 from vpa_ippr.resize.ledger import History, Scope, hold_off_for
 from vpa_ippr.resize.reasons import DueReason, NotDueReason
 from vpa_ippr.resize.settings import Settings
@@ -54,8 +55,8 @@ class NotDue:
     message: str = ""
 
 
-def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History) -> Due | NotDue:
-    """Whether, why and in which parts the pod is to be resized.
+def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History, limits: NamespaceLimits = UNLIMITED) -> Due | NotDue:
+    """Whether, why and in which parts the pod is to be resized, in a namespace with these ``limits``.
 
     Raises:
         QuantityError: a quantity of the pod or of the VPA cannot be read.
@@ -64,7 +65,7 @@ def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History)
     unfit = _unfit(pod, vpa)
     if unfit is not None:
         return unfit
-    targets = targets_of(pod, vpa, history.ledger)
+    targets = targets_of(pod, vpa, history.ledger, limits)
     if not targets:
         return NotDue(NotDueReason.NO_RECOMMENDATION, f"vpa {vpa.key} recommends nothing for the containers of this pod")
     open_parts, blocked = _open_parts(targets, now, history)

@@ -12,6 +12,7 @@ from vpa_ippr.api.cluster import Node
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources, Resource
 from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
 from vpa_ippr.resize.due import Due, Part
 from vpa_ippr.resize.ledger import History, Infeasible
 from vpa_ippr.resize.patch import Change, changes_to, patch_for, restarts
@@ -45,7 +46,10 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now (``patch``), and what to prepare first (``shrinks``); ``patch`` is empty when nothing can go at once."""
+    """What to do now (``patch``), and what to prepare first (``shrinks``); ``patch`` is empty when nothing can go at once.
+
+    ``capped_by`` says for each container what moved its recommendation.
+    """
 
     patch: Patch
     changes: tuple[Change, ...]
@@ -54,6 +58,7 @@ class Plan:
     shrinks: tuple[ShrinkNeed, ...]
     withheld: tuple[Withheld, ...]
     reasons: tuple[DueReason, ...]
+    capped_by: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -69,8 +74,17 @@ class Refused:
     message: str
 
 
-def plan(pod: Pod, vpa: Vpa, due: Due, rules: VersionRules, node: Node | None, history: History, settings: Settings) -> Plan | Refused:
-    """How to carry out ``due``. An unknown ``node`` is not checked for capacity.
+def plan(
+    pod: Pod,
+    vpa: Vpa,
+    due: Due,
+    rules: VersionRules,
+    node: Node | None,
+    history: History,
+    settings: Settings,
+    limits: NamespaceLimits = UNLIMITED,
+) -> Plan | Refused:
+    """How to carry out ``due``. An unknown ``node`` is not checked for capacity; ``limits`` are those of the pod's namespace.
 
     Raises:
         QuantityError: a quantity of the pod or of the VPA cannot be read.
@@ -78,7 +92,7 @@ def plan(pod: Pod, vpa: Vpa, due: Due, rules: VersionRules, node: Node | None, h
     unfit = _unfit(pod)
     if unfit is not None:
         return unfit
-    targets = {target.container: target for target in targets_of(pod, vpa, history.ledger)}
+    targets = {target.container: target for target in targets_of(pod, vpa, history.ledger, limits)}
     parts = [part for part in due.parts if part.container in targets]
     withheld = [w for part in parts if (w := _forbidden(pod, targets[part.container], part, rules, history, settings))]
     parts = _without(parts, withheld)
@@ -113,7 +127,12 @@ def _assemble(pod: Pod, due: Due, targets: dict[str, Target], parts: list[Part],
         shrinks=tuple(_shrink_need(pod, part.container, everything[part.container]) for part in later),
         withheld=withheld,
         reasons=due.reasons,
+        capped_by=tuple(f"{part.container}: {note}" for part in parts for note in _notes(targets[part.container], part.resource)),
     )
+
+
+def _notes(target: Target, resource: Resource) -> tuple[str, ...]:
+    return tuple(note for note in target.capped_by if note.startswith(f"{resource} "))
 
 
 def _shrink_need(pod: Pod, container: str, wanted: ContainerResources) -> ShrinkNeed:

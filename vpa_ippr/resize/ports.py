@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef
+from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import Intent, MemoryShrink
@@ -49,6 +50,10 @@ class UpdaterPort(Protocol):
 
     def list_nodes(self) -> list[Node]:
         """All nodes."""
+        ...
+
+    def list_limit_ranges(self) -> list[LimitRange]:
+        """All LimitRanges; the updater's role needs the right to list ``limitranges``."""
         ...
 
     def list_shrinks(self) -> list[MemoryShrink]:

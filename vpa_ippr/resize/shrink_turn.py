@@ -90,7 +90,7 @@ class ShrinkTurn:
         if fresh_pod is None or fresh_pod.metadata.uid != listed.pod.metadata.uid or fresh_shrink is None:
             return listed.outcome(OutcomeCode.GONE, message=f"pod or memoryshrink {name} is gone")
         shrinks = [fresh_shrink if s.metadata.uid == shrink.metadata.uid else s for s in listed.shrinks]
-        view = look(fresh_pod, listed.vpa, listed.group, listed.node, shrinks, listed.now, self._settings)
+        view = look(fresh_pod, listed.vpa, listed.group, listed.node, shrinks, listed.now, self._settings, listed.namespace_limits)
         step = self._next_step(view, fresh_shrink)
         if fresh_shrink.status.phase.is_terminal or not isinstance(step, Commit):
             return view.outcome(OutcomeCode.SHRINK_ACTIVE, fresh_shrink.status.phase, f"memoryshrink {name} changed meanwhile")

@@ -1,13 +1,14 @@
-"""What a VPA wants of each container of a pod: the recommendation after policy, with the limits that go with it."""
+"""What a VPA wants of each container of a pod: the recommendation after LimitRange and policy, with the limits that go with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vpa_ippr.api.pod import Container, Pod
 from vpa_ippr.api.resources import Amounts, ContainerResources, Resource, parse_amounts
 from vpa_ippr.api.vpa import ContainerRecommendation, Vpa
-from vpa_ippr.recommend.capping import cap_to_limit, cap_to_policy, controlled_only
+from vpa_ippr.recommend.capping import Capped, Wanted, cap_for_pod, controlled_only
+from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits, beside
 from vpa_ippr.recommend.limits import proportional_limits
 from vpa_ippr.recommend.policy import PolicyRules, read_policy
 from vpa_ippr.recommend.result import Estimate
@@ -19,7 +20,8 @@ from vpa_ippr.resize.ledger import Ledger, proportions
 class Target:
     """One container: what its spec holds, what it should hold, and the bounds between which its requests may stay.
 
-    A resource that is not controlled, not recommended, or equal in effect is the same in ``desired`` as in ``current``.
+    A resource that is not controlled, not recommended, or equal in effect is the same in ``desired`` as in ``current``. ``capped_by``
+    says what moved the recommendation.
     """
 
     container: str
@@ -27,6 +29,7 @@ class Target:
     desired: ContainerResources
     lower: Amounts
     upper: Amounts
+    capped_by: tuple[str, ...] = ()
 
     def changes(self, resource: Resource) -> bool:
         """True when the request or the limit of ``resource`` is to change."""
@@ -50,21 +53,40 @@ def resizable_containers(pod: Pod) -> list[Container]:
     return [*pod.spec.containers, *(c for c in pod.spec.init_containers if c.restart_policy == "Always")]
 
 
-def targets_of(pod: Pod, vpa: Vpa, ledger: Ledger) -> tuple[Target, ...]:
-    """One target for each container that has a recommendation and is not switched off.
+def targets_of(pod: Pod, vpa: Vpa, ledger: Ledger, limits: NamespaceLimits = UNLIMITED) -> tuple[Target, ...]:
+    """One target for each container that has a recommendation and is not switched off; ``limits`` are those of the pod's namespace.
 
     Raises:
         QuantityError: a quantity of the pod, the recommendation or the policy cannot be read.
     """
-    targets = []
-    for container in resizable_containers(pod):
-        recommendation = vpa.recommendation_for(container.name)
-        rules = read_policy(vpa.policy_for(container.name), f"vpa {vpa.key} policy of {container.name}")
-        if recommendation is not None and not rules.off:
-            estimate = _read_estimate(recommendation, f"vpa {vpa.key} recommendation for {container.name}")
-            ratio = proportions(pod, ledger, container.name)
-            targets.append(_target(container.name, pod.desired(container.name), estimate, rules, ratio))
-    return tuple(targets)
+    wanted = {one.name: found for one in resizable_containers(pod) if (found := _wanted(one.name, pod, vpa, ledger, limits)) is not None}
+    others = [pod.desired(one.name) for one in resizable_containers(pod) if one.name not in wanted]
+    # The others are not resized, so they leave less for those that are; upstream, which makes the pod anew, scales them all.
+    capped = cap_for_pod(wanted, {}, replace(limits, pod=beside(limits.pod, others)))
+    return tuple(_target(name, pod.desired(name), capped[name], one.rules, proportions(pod, ledger, name)) for name, one in wanted.items())
+
+
+def _wanted(container: str, pod: Pod, vpa: Vpa, ledger: Ledger, limits: NamespaceLimits) -> Wanted | None:
+    recommendation = vpa.recommendation_for(container)
+    rules = read_policy(vpa.policy_for(container), f"vpa {vpa.key} policy of {container}")
+    if recommendation is None or rules.off:
+        return None
+    # The recommender has applied the policy too, but it may have changed since, or another recommender may have written this.
+    estimate = _read_estimate(recommendation, f"vpa {vpa.key} recommendation for {container}")
+    current, defaults = pod.desired(container), limits.container.default
+    # Where there is no limit, a resize makes the API server fill in the namespace's default.
+    missing = Amounts(*(None if current.limits.get(resource) else defaults.get(resource) for resource in Resource))
+    if rules.requests_only:
+        kept = _lower(_lower(current.limits, (pod.actual(container) or current).limits), missing)
+        ratio = ContainerResources(current.limits, current.limits)
+    else:
+        kept, ratio = missing, proportions(pod, ledger, container)
+    return Wanted(controlled_only(estimate, rules), rules, ratio, kept)
+
+
+def _lower(one: Amounts, other: Amounts) -> Amounts:
+    """The lower of each amount; where only one has it, that."""
+    return Amounts(*(min((a for a in (one.get(r), other.get(r)) if a is not None), default=None) for r in Resource))
 
 
 def _read_estimate(recommendation: ContainerRecommendation, where: str) -> Estimate:
@@ -76,11 +98,8 @@ def _read_estimate(recommendation: ContainerRecommendation, where: str) -> Estim
     )
 
 
-def _target(container: str, current: ContainerResources, estimate: Estimate, rules: PolicyRules, ratio: ContainerResources) -> Target:
-    # The recommender has applied the policy too, but the policy may have changed since, or another recommender may have written this.
-    estimate = cap_to_policy(controlled_only(estimate, rules), rules).estimate
-    if rules.requests_only:
-        estimate = cap_to_limit(estimate, current.limits).estimate
+def _target(container: str, current: ContainerResources, capped: Capped, rules: PolicyRules, ratio: ContainerResources) -> Target:
+    estimate = capped.estimate
     desired = current
     for resource in Resource:
         request = estimate.target.get(resource)
@@ -88,7 +107,7 @@ def _target(container: str, current: ContainerResources, estimate: Estimate, rul
         if request:
             wanted = _with_request(current, request, resource, rules, ratio)
             desired = desired if same_resource(current, wanted, resource) else with_resource(desired, wanted, resource)
-    return Target(container, current, desired, lower=estimate.lower_bound, upper=estimate.upper_bound)
+    return Target(container, current, desired, estimate.lower_bound, estimate.upper_bound, capped.notes)
 
 
 def with_resource(base: ContainerResources, other: ContainerResources, resource: Resource) -> ContainerResources:

@@ -155,10 +155,10 @@ class PodTurn:
             return None
         if isinstance(view.state, Unsupported):
             return view.outcome(OutcomeCode.UNSUPPORTED, view.state.why)
-        due = decide(view.pod, view.vpa, view.now, self._settings, view.history)
+        due = decide(view.pod, view.vpa, view.now, self._settings, view.history, view.limits)
         if isinstance(due, NotDue):
             return view.outcome(OutcomeCode.NOT_DUE, due.reason, due.message)
-        planned = plan(view.pod, view.vpa, due, self._rules, view.node, view.history, self._settings)
+        planned = plan(view.pod, view.vpa, due, self._rules, view.node, view.history, self._settings, view.limits)
         if isinstance(planned, Refused):
             if planned.reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
                 self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, planned.reason, planned.message)
@@ -200,7 +200,8 @@ class PodTurn:
         except ResizeRefusedError as error:
             return self._refused(view, planned, error)
         self._under_way.add(view.pod.metadata.uid)
-        self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{describe(changes)} ({', '.join(planned.reasons)})")
+        why = ", ".join((*planned.reasons, *planned.capped_by))
+        self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{describe(changes)} ({why})")
         # A container that is being restarted is another one in a moment: its memory is looked at again then.
         if planned.shrinks and not planned.restarts:
             self._open(view, planned)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpa_ippr.api.cluster import Node
+from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
 from vpa_ippr.resize.due import IN_PLACE_MODES
 from vpa_ippr.resize.ledger import History, Ledger, read_ledger, tidied
 from vpa_ippr.resize.reasons import OutcomeCode
@@ -31,6 +33,18 @@ class View:
     ledger: Ledger
     state: ResizeState
     now: float
+    namespace_limits: NamespaceLimits | QuantityError = UNLIMITED
+
+    @property
+    def limits(self) -> NamespaceLimits:
+        """What the namespace's LimitRanges allow.
+
+        Raises:
+            QuantityError: one of them cannot be read.
+        """
+        if isinstance(self.namespace_limits, QuantityError):
+            raise QuantityError(str(self.namespace_limits), reason=self.namespace_limits.reason)
+        return self.namespace_limits
 
     @property
     def active(self) -> tuple[MemoryShrink, ...]:
@@ -51,7 +65,9 @@ class View:
         """What the VPA wants for a container; None when it may not be resized in place."""
         if self.vpa is None or self.vpa.update_mode not in IN_PLACE_MODES:
             return None
-        return next((t.desired for t in targets_of(self.pod, self.vpa, self.ledger) if t.container == container), None)
+        # A shrink under way goes on where a LimitRange cannot be read: the API server knows it, and has the last word.
+        limits = UNLIMITED if isinstance(self.namespace_limits, QuantityError) else self.namespace_limits
+        return next((t.desired for t in targets_of(self.pod, self.vpa, self.ledger, limits) if t.container == container), None)
 
     def outcome(self, code: OutcomeCode, reason: str = "", message: str = "") -> PodOutcome:
         """An outcome for this pod."""
@@ -66,11 +82,12 @@ def look(
     shrinks: Sequence[MemoryShrink],
     now: float,
     settings: Settings,
+    namespace_limits: NamespaceLimits | QuantityError = UNLIMITED,
 ) -> View:
-    """The view of ``pod``.
+    """The view of ``pod``, in a namespace with these limits, or the error with which they were read.
 
     Raises:
         QuantityError, ValidationError: the pod cannot be read.
     """
     ledger = tidied(read_ledger(pod), now, settings, node.shape if node else None, [s.metadata.uid for s in shrinks])
-    return View(pod, vpa, group, node, tuple(shrinks), ledger, resize_state(pod), now)
+    return View(pod, vpa, group, node, tuple(shrinks), ledger, resize_state(pod), now, namespace_limits)

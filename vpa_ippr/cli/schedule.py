@@ -1,0 +1,158 @@
+"""The jobs of a service, again and again: by apscheduler on the machine's clock, or in step with a remote clock.
+
+Both take their moments from apscheduler's interval trigger. No two jobs of a service ever overlap, not even two different ones: a service
+keeps what it knows in memory and is used by one thread at a time. A job that is due while another one runs waits for its turn, and moments
+that it missed meanwhile become one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from vpa_ippr.api.clock import Clock, SystemClock
+from vpa_ippr.api.errors import VpaIpprError
+
+if TYPE_CHECKING:
+    from apscheduler.events import JobSubmissionEvent
+    from apscheduler.triggers.interval import IntervalTrigger
+
+logger = logging.getLogger(__name__)
+
+_SOONEST_SECONDS = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something that a service does every so often, and once at the start.
+
+    ``jitter_seconds``: each run after the first is put off by a random time of up to this, so that many services do not ask the same
+    server at once.
+    """
+
+    name: str
+    run: Callable[[], object]
+    interval_seconds: float
+    jitter_seconds: float = 0.0
+
+
+def run_jobs(jobs: Sequence[Job], clock: Clock, *, at_end: Callable[[], object] | None = None) -> None:
+    """Run the jobs, at first all of them in this order, until SIGTERM or SIGINT, or until a remote clock ends.
+
+    A job that fails is logged with its reason and runs again when it is due. The running job is finished before this returns, and
+    ``at_end`` is the last thing that runs.
+
+    Raises:
+        ClusterError: a remote clock can no longer be followed.
+    """
+    if isinstance(clock, SystemClock):
+        _run_scheduled(jobs)
+    else:
+        _run_in_step(jobs, clock)
+    if at_end is not None:
+        _guarded("end", at_end)
+
+
+@contextlib.contextmanager
+def stop_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Within it SIGTERM and SIGINT call ``stop`` instead of ending the process; only the main thread may do this."""
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _guarded(name: str, run: Callable[[], object]) -> None:
+    try:
+        run()
+    except VpaIpprError as error:
+        logger.warning("job failed", extra={"job": name, "reason": error.reason, "error": str(error)})
+    except Exception:
+        logger.exception("job failed unexpectedly", extra={"job": name})
+
+
+def _trigger(job: Job, start: float) -> IntervalTrigger:
+    from apscheduler.triggers.interval import IntervalTrigger
+
+    return IntervalTrigger(
+        seconds=job.interval_seconds,
+        timezone=UTC,
+        start_date=datetime.fromtimestamp(start, UTC),
+        jitter=job.jitter_seconds or None,
+    )
+
+
+class _Stopped(BaseException):
+    """Ends a wait; no handler of ordinary errors on the way may hold it up."""
+
+
+def _run_in_step(jobs: Sequence[Job], clock: Clock) -> None:
+    triggers = [_trigger(job, clock.now()) for job in jobs]
+    due = [clock.now() for _ in jobs]
+    stopped, waiting = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        clock.stop()
+        if waiting.is_set():
+            # A remote clock is waited for inside a request that may never be answered.
+            raise _Stopped
+
+    with stop_signals(stop), contextlib.suppress(_Stopped):
+        while not stopped.is_set():
+            for index, job in enumerate(jobs):
+                if due[index] <= clock.now() and not stopped.is_set():
+                    _guarded(job.name, job.run)
+                    now = datetime.fromtimestamp(clock.now() + _SOONEST_SECONDS, UTC)
+                    due[index] = triggers[index].get_next_fire_time(None, now).timestamp()
+            waiting.set()
+            if not clock.wait_until(min(due)):
+                return
+            waiting.clear()
+
+
+def _run_scheduled(jobs: Sequence[Job]) -> None:
+    from apscheduler.events import EVENT_JOB_MAX_INSTANCES
+    from apscheduler.executors.pool import ThreadPoolExecutor
+    from apscheduler.schedulers.background import BackgroundScheduler
+
+    stopped = threading.Event()
+
+    def take_turn(job: Job) -> None:
+        # What still waits for its turn when the service is stopped does not begin.
+        if not stopped.is_set():
+            _guarded(job.name, job.run)
+
+    scheduler = BackgroundScheduler(
+        timezone=UTC,
+        executors={"default": ThreadPoolExecutor(max_workers=1)},
+        # However late: an old recommendation is mended by a late cycle, and by none at all when that is left out.
+        job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+    )
+    scheduler.add_listener(_tell_missed, EVENT_JOB_MAX_INSTANCES)
+    now = datetime.now(UTC)
+    for order, job in enumerate(jobs):
+        # Jobs that are due at the same moment are not in the order in which they were added.
+        first = now + timedelta(microseconds=order)
+        scheduler.add_job(take_turn, _trigger(job, now.timestamp()), args=(job,), id=job.name, next_run_time=first)
+    with stop_signals(stopped.set):
+        scheduler.start()
+        stopped.wait()
+        scheduler.shutdown(wait=True)
+
+
+def _tell_missed(event: JobSubmissionEvent) -> None:
+    logger.info("job left out once: its last run has not ended yet", extra={"job": event.job_id})
