@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from support.usage_grids import END, PER_HOUR, of_rows
-from vpa_ippr.forecast.decaying import DecayingHistogramForecaster
-from vpa_ippr.forecast.forecaster import History
 from vpa_ippr.forecast.grid import UsageGrid, day_maxima, maxima, means, rolling_maxima, row_quantiles, weighted_quantiles
 from vpa_ippr.forecast.quantiles import LEVELS, Horizon
 from vpa_ippr.forecast.seasonal import DecayingForecaster, SeasonalForecaster, TrailingForecaster
 from vpa_ippr.usage.container import DAY_SECONDS, UsageRules
+from vpa_ippr.usage.histogram import DecayingHistogram
 
 VALUES = arrays(np.float64, st.tuples(st.integers(1, 4), st.integers(1, 30)), elements=st.floats(0, 1e9) | st.just(np.nan))
 
@@ -56,8 +55,8 @@ def test_decaying_percentiles_are_those_of_the_histogram():
     series = [(END - 300.0 * np.arange(500)[::-1], random.gamma(2, 0.3, 500)) for _ in range(3)]
     grid = UsageGrid.of(series, END, 2)
     ours = DecayingForecaster(rules.cpu_buckets, DAY_SECONDS).fit(grid).predict(Horizon.HOUR, LEVELS)
-    theirs = DecayingHistogramForecaster(rules.cpu_buckets, DAY_SECONDS, 0.1).fit(History.of(series)).predict(LEVELS)
-    assert ours.values == pytest.approx(theirs)
+    histograms = [DecayingHistogram.empty(rules.cpu_buckets, DAY_SECONDS).add(*one, 0.1) for one in series]
+    assert ours.values == pytest.approx(np.array([[histogram.percentile(level) for level in LEVELS] for histogram in histograms]))
 
 
 def test_series_are_laid_on_the_grid_by_their_time():

@@ -1,4 +1,4 @@
-"""The cheaper expert is believed, without flapping; memory is never chosen by cost."""
+"""The cheaper expert is believed, without flapping."""
 
 import msgspec
 import numpy as np
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vpa_ippr.api.errors import ValidationError
-from vpa_ippr.forecast.selection import NOBODY, MemoryRules, Selection, SelectionRules, memory_need
+from vpa_ippr.forecast.selection import NOBODY, Selection, SelectionRules
 
 RULES = SelectionRules(half_life_hours=48.0, prior_hours=0.0)
 
@@ -145,27 +145,3 @@ def test_damaged_states_are_refused(data):
     with pytest.raises(ValidationError, match="not a selection") as caught:
         Selection.load(data)
     assert caught.value.reason == "ModelCorrupt"
-
-
-MEMORY = MemoryRules(forecast_factor=1.05, peak_factor=1.1, guard_share=0.95, guard_factor=1.2)
-
-
-@pytest.mark.parametrize(
-    ("forecast", "peak", "used", "limit", "need", "by_peak", "guard"),
-    [
-        (200, 100, 90, 1000, 210, False, False),
-        (100, 200, 90, 1000, 220, True, False),
-        (np.nan, 200, 90, 1000, 220, True, False),
-        (200, np.nan, 90, 1000, 210, False, False),
-        (np.nan, np.nan, np.nan, 1000, np.nan, False, False),
-        (100, 100, 960, 1000, 1152, True, True),
-        (2000, 100, 960, 1000, 2100, False, True),
-        (100, 100, 950, 1000, 110, True, False),
-        (100, 100, 960, np.nan, 110, True, False),
-    ],
-    ids=["forecast", "peak", "no forecast", "no peak", "nothing", "guard", "guard, forecast higher", "at the share", "no limit"],
-)
-def test_memory_needs_the_larger_of_both_and_a_step_more_near_the_limit(forecast, peak, used, limit, need, by_peak, guard):
-    found = memory_need(*(np.array([float(value)]) for value in (forecast, peak, used, limit)), MEMORY)
-    assert found.need[0] == pytest.approx(need, nan_ok=True)
-    assert (bool(found.by_peak[0]), bool(found.guard[0])) == (by_peak, guard)

@@ -1,189 +1,30 @@
 """The recommender's cycles on a cluster and a source in memory: what the VPAs, checkpoints and events hold in the end."""
 
 import json
-from dataclasses import replace as changed
 
 import msgspec
-import numpy as np
 import pytest
+from recommend_support import CATALOGUE, OURS, Cluster, Source, T, a_service, a_vpa, at, run, usage_of
 
-from vpa_ippr.api.cluster import Workload
-from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTIAL, ClusterError, SourceError, ValidationError
-from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta, OwnerReference, find_condition
+from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTIAL, ClusterError, SourceError
+from vpa_ippr.api.meta import Condition, ObjectKey
 from vpa_ippr.api.names import ANNOTATION_EXPLANATION
-from vpa_ippr.api.pod import Container, Pod, PodSpec, PodStatus
+from vpa_ippr.api.pod import Container
 from vpa_ippr.api.resources import Amounts
-from vpa_ippr.api.series import ContainerRef, Finding, OomKill, Resource, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.api.series import WorkloadRef
 from vpa_ippr.api.timestamps import format_time
-from vpa_ippr.api.vpa import ContainerPolicy, RecommenderSelector, ResourcePolicy, TargetRef, Vpa, VpaSpec
-from vpa_ippr.forecast.catalogue import load_catalogue
-from vpa_ippr.recommend.cycle import RecommenderSettings
+from vpa_ippr.api.vpa import RecommenderSelector, VpaSpec
 from vpa_ippr.recommend.history import history_start
 from vpa_ippr.recommend.pipeline import recommend
-from vpa_ippr.recommend.service import RecommenderService
+from vpa_ippr.recommend.rounding import Rounding
 from vpa_ippr.usage.container import DAY_SECONDS
-
-T = 1_767_225_600.0
-CATALOGUE = load_catalogue()
-OURS = [RecommenderSelector("vpa-ippr")]
-KINDS = {"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1", "StatefulSet": "apps/v1"}
-
-
-class Clock:
-    def __init__(self, now):
-        self.moment = now
-
-    def now(self):
-        return self.moment
-
-
-class Source:
-    """Holds all usage and gives out the part that is asked for; ``broken`` namespaces cannot be read."""
-
-    def __init__(self, *usages):
-        self.usage = Usage(
-            tuple(one for usage in usages for one in usage.series),
-            tuple(oom for usage in usages for oom in usage.ooms),
-            {pod: owner for usage in usages for pod, owner in usage.owners.items()},
-        )
-        self.retention = np.inf
-        self.broken = set()
-        self.error = None
-        self.windows = []
-
-    def fetch(self, window, namespaces=None):
-        self.windows.append((window.start, window.end, tuple(namespaces)))
-        if self.error is not None:
-            raise self.error
-        wanted = set(namespaces) - self.broken
-        start = max(window.start, window.end - self.retention)
-        series = []
-        for one in self.usage.series:
-            part = slice(*np.searchsorted(one.timestamps, (start, window.end), side="right"))
-            if one.container.namespace in wanted and len(one.timestamps[part]):
-                series.append(changed(one, timestamps=one.timestamps[part], values=one.values[part]))
-        ooms = [oom for oom in self.usage.ooms if start < oom.at <= window.end and oom.container.namespace in wanted]
-        failures = [Finding("Timeout", name, 1, f"{name}: timed out") for name in sorted(self.broken & set(namespaces))]
-        return Usage(tuple(series), tuple(ooms), self.usage.owners, failures=tuple(failures))
-
-
-class Cluster:
-    """VPAs, pods, owners and checkpoints; what is written can be read back."""
-
-    def __init__(self, *vpas):
-        self.vpas = {vpa.key: vpa for vpa in vpas}
-        self.pods = []
-        self.workloads = {}
-        self.checkpoints = {}
-        self.events = []
-        self.writes = []
-        self.failing = {}
-
-    def _check(self, call, key=None):
-        error = self.failing.get((call, key)) or self.failing.get(call)
-        if error is not None:
-            raise error
-
-    def list_vpas(self):
-        return list(self.vpas.values())
-
-    def list_pods(self):
-        self._check("list_pods")
-        return self.pods
-
-    def find_workload(self, namespace, api_version, kind, name):  # noqa: ARG002 - the port's signature
-        self._check("find_workload", name)
-        if kind not in KINDS:
-            raise ValidationError(f"the cluster serves no {kind}", reason="KindUnknown")
-        return self.workloads.get((namespace, kind, name))
-
-    def list_checkpoints(self):
-        self._check("list_checkpoints")
-        return list(self.checkpoints.values())
-
-    def put_checkpoint(self, checkpoint):
-        self._check("put_checkpoint")
-        self.checkpoints[checkpoint.metadata.name] = checkpoint
-
-    def patch_vpa_status(self, key, status):
-        self._check("patch_vpa_status", key.name)
-        self.writes.append(("status", key.name))
-        self.vpas[key] = msgspec.structs.replace(self.vpas[key], status=status)
-
-    def annotate_vpa(self, key, annotations):
-        self.writes.append(("annotation", key.name))
-        metadata = self.vpas[key].metadata
-        metadata = msgspec.structs.replace(metadata, annotations={**metadata.annotations, **annotations})
-        self.vpas[key] = msgspec.structs.replace(self.vpas[key], metadata=metadata)
-
-    def record_event(self, vpa, event_type, reason, message):  # noqa: ARG002 - the port's signature
-        self.events.append((vpa.metadata.name, event_type, reason))
-
-    def add_workload(self, kind, name, owner=None, namespace="shop"):
-        controller = OwnerReference(KINDS.get(owner[0], "example.com/v1"), *owner, controller=True) if owner else None
-        self.workloads[namespace, kind, name] = Workload(KINDS[kind], kind, name, controller)
-
-    def add_pod(self, name, owner=None, namespace="shop", containers=("app",), phase="Running", init=()):
-        owners = [OwnerReference(KINDS.get(owner[0], "v1"), *owner, controller=True)] if owner else []
-        spec = PodSpec([Container(container) for container in containers], list(init))
-        self.pods.append(Pod(ObjectMeta(name, namespace, owner_references=owners), spec, PodStatus(phase)))
-
-    def deploy(self, name, pods=("1",), namespace="shop", **of_pods):
-        self.add_workload("Deployment", name, namespace=namespace)
-        self.add_workload("ReplicaSet", f"{name}-rs", ("Deployment", name), namespace)
-        for pod in pods:
-            self.add_pod(f"{name}-{pod}", ("ReplicaSet", f"{name}-rs"), namespace, **of_pods)
-
-    def status(self, name, namespace="shop"):
-        return self.vpas[ObjectKey(namespace, name)].status
-
-    def condition(self, name, kind, namespace="shop"):
-        return find_condition(self.status(name, namespace).conditions, kind)
-
-    def target(self, name, namespace="shop", container="app"):
-        return self.vpas[ObjectKey(namespace, name)].recommendation_for(container).target
-
-
-def a_vpa(name="web", kind="Deployment", target=None, namespace="shop", created=T, recommenders=OURS, **policies):
-    policy = ResourcePolicy([ContainerPolicy(container, **rules) for container, rules in policies.items()])
-    return Vpa(
-        ObjectMeta(name, namespace, uid=f"uid-{name}", generation=3, creation_timestamp=format_time(created)),
-        VpaSpec(TargetRef(kind, target or name, KINDS.get(kind, "")), recommenders=recommenders, resource_policy=policy),
-    )
-
-
-def usage_of(pod="web-1", minutes=600, namespace="shop", container="app", start=T, seed=1, ooms=(), owner=None):
-    source = np.random.default_rng(seed)
-    ref = ContainerRef(namespace, pod, container)
-    times = start + 60.0 * np.arange(1, minutes + 1)
-    return Usage(
-        (
-            UsageSeries(ref, Resource.CPU, times, source.gamma(2.0, 0.2, minutes)),
-            UsageSeries(ref, Resource.MEMORY, times, source.uniform(2e8, 9e8, minutes)),
-        ),
-        tuple(OomKill(ref, at, request) for at, request in ooms),
-        {(namespace, pod): owner} if owner else {},
-    )
-
-
-def a_service(cluster, source, now, **settings):
-    settings = {"checkpoint_interval_seconds": 0.0, **settings}
-    return RecommenderService(source, cluster, Clock(now), CATALOGUE, RecommenderSettings(**settings))
-
-
-def run(cluster, source, now=T + 600 * 60, **settings):
-    return a_service(cluster, source, now, **settings).run_cycle()
-
-
-def at(service, now):
-    service._clock.moment = now
-    return service.run_cycle()
 
 
 def test_a_vpa_gets_the_numbers_of_the_pipeline():
     cluster, source = Cluster(a_vpa()), Source(usage_of())
     cluster.deploy("web")
-    result = run(cluster, source)
+    service = a_service(cluster, source, T + 600 * 60)
+    result = service.run_cycle()
     (expected,) = recommend(source.usage, CATALOGUE["vpa-classic"], T + 600 * 60)
     assert cluster.status("web").recommendation.container_recommendations == [expected.to_status()]
     assert cluster.target("web") == expected.target.to_quantities()
@@ -191,7 +32,7 @@ def test_a_vpa_gets_the_numbers_of_the_pipeline():
     assert cluster.condition("web", "RecommendationProvided").status == "True"
     assert cluster.condition("web", "LowConfidence").reason == "ShortHistory"
     assert result.exit_code == EXIT_DONE
-    assert (result.statuses_written, result.checkpoints_written) == (1, 1)
+    assert (result.statuses_written, service.write_checkpoints().written) == (1, 1)
     assert result.outcomes[0].workload == WorkloadRef("shop", "Deployment", "web")
 
 
@@ -230,11 +71,11 @@ def test_nothing_is_written_when_nothing_has_changed():
     cluster, source = Cluster(a_vpa()), Source(usage_of())
     cluster.deploy("web")
     service = a_service(cluster, source, T + 600 * 60)
-    service.run_cycle()
+    at(service, T + 600 * 60)
     cluster.writes.clear()
     again = service.run_cycle()
     assert cluster.writes == []
-    assert (again.statuses_written, again.checkpoints_written) == (0, 0)
+    assert (again.statuses_written, service.write_checkpoints().written) == (0, 0)
     assert at(service, T + 601 * 60).statuses_written == 0
     assert len(cluster.events) == len(set(cluster.events)) == 2
 
@@ -302,7 +143,7 @@ def test_a_restart_goes_on_from_the_checkpoint_where_the_source_forgets():
     cluster, source = Cluster(a_vpa()), Source(data)
     cluster.deploy("web")
     first = a_service(cluster, source, T + 5000 * 60)
-    before = first.run_cycle().outcomes[0].recommendations[0]
+    before = at(first, T + 5000 * 60).outcomes[0].recommendations[0]
     source.retention = 3600.0
     restarted = a_service(cluster, source, T + 5000 * 60).run_cycle().outcomes[0].recommendations[0]
     assert restarted.estimate == before.estimate
@@ -342,31 +183,54 @@ def test_checkpoints_that_cannot_be_listed_are_waited_for():
     cluster.failing["list_checkpoints"] = ClusterError("checkpoints: 503")
     service = a_service(cluster, source, T + 600 * 60)
     first = service.run_cycle()
-    assert (first.exit_code, first.checkpoints_written, cluster.checkpoints) == (EXIT_FAILED, 0, {})
+    assert (first.exit_code, service.write_checkpoints().written, cluster.checkpoints) == (EXIT_FAILED, 0, {})
     assert cluster.condition("web", "NoData").reason == "CheckpointsUnread"
     cluster.failing.clear()
     assert service.run_cycle().outcomes[0].recommendations
 
 
-def test_checkpoints_are_owned_by_their_vpa_and_written_at_intervals():
+def test_checkpoints_are_owned_by_their_vpa():
     cluster, source = Cluster(a_vpa()), Source(usage_of())
     cluster.deploy("web")
-    service = a_service(cluster, source, T + 6000, checkpoint_interval_seconds=600.0)
-    written = [at(service, T + 6000 + 60 * minute).checkpoints_written for minute in range(12)]
-    assert written == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]
+    run(cluster, source)
     (owner,) = cluster.checkpoints["web-app"].metadata.owner_references
     assert (owner.kind, owner.name, owner.uid) == ("VerticalPodAutoscaler", "web", "uid-web")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again():
+def test_checkpoints_are_written_when_asked_for_and_hold_the_state_of_the_last_cycle():
     cluster, source = Cluster(a_vpa()), Source(usage_of())
     cluster.deploy("web")
-    cluster.failing["put_checkpoint"] = ClusterError("checkpoint: 503")
-    service = a_service(cluster, source, T + 600 * 60)
-    first = service.run_cycle()
-    assert (first.exit_code, first.outcomes[0].recommendations is not None) == (EXIT_PARTIAL, True)
+    service = a_service(cluster, source, T + 300 * 60)
+    assert service.write_checkpoints().written == 0  # nothing is known yet
+    service.run_cycle()
+    assert cluster.checkpoints == {}
+    service._clock.moment += 120.0
+    assert [service.write_checkpoints().written for _ in range(2)] == [1, 0]
+    assert cluster.checkpoints["web-app"].status.last_update_time == format_time(T + 300 * 60)
+    service.run_cycle()
+    assert service.write_checkpoints().written == 1
+
+
+def test_no_checkpoint_is_written_for_a_vpa_that_is_gone():
+    cluster, source = Cluster(a_vpa()), Source(usage_of())
+    cluster.deploy("web")
+    service = a_service(cluster, source, T + 300 * 60)
+    service.run_cycle()
+    cluster.vpas.clear()
+    service.run_cycle()
+    assert service.write_checkpoints().written == 0
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_stops_no_other():
+    cluster, source = two_shops()
+    cluster.failing["put_checkpoint", "web-app"] = ClusterError("checkpoint: 503")
+    service = a_service(cluster, source, T + 300 * 60)
+    service.run_cycle()
+    first = service.write_checkpoints()
+    assert (first.written, [failure.subject for failure in first.failures]) == (1, ["checkpoints of vpa shop/web"])
     cluster.failing.clear()
-    assert service.run_cycle().checkpoints_written == 1
+    again = service.write_checkpoints()
+    assert (again.written, again.failures) == (1, ())
 
 
 def two_shops():
@@ -633,3 +497,10 @@ def test_a_changed_policy_counts_from_the_next_cycle_and_costs_no_history():
     found = at(service, T + 400 * 60).outcomes[0].recommendations[0]
     assert found.explanation.samples == 400
     assert found.target.memory_bytes > 3 * 10**9
+
+
+def test_the_operators_rounding_is_in_the_status():
+    cluster = Cluster(a_vpa())
+    cluster.deploy("web")
+    run(cluster, Source(usage_of()), rounding=Rounding(cpu_millicores=1500, memory_bytes=2**27, humanize_memory=True))
+    assert cluster.target("web") == {"cpu": "1500m", "memory": "1.00Gi"}

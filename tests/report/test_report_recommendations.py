@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from vpa_ippr.api.resources import Amounts, Resource
 from vpa_ippr.api.series import Finding, WorkloadRef
-from vpa_ippr.recommend.result import Driver, Explanation, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Explanation, Raise, Recommendation
 from vpa_ippr.report.recommendations import advice_from, render_recommendations, why
 
 START = 1_767_225_600.0
@@ -57,3 +58,32 @@ def test_the_document_has_null_for_what_is_not_recommended():
 def test_unknown_moments_are_null():
     (item,) = json.loads(render_recommendations([recommendation(first_sample=None, last_sample=None)], as_of=START))["items"]
     assert (item["explanation"]["first_sample"], item["explanation"]["last_sample"]) == (None, None)
+
+
+CHOICE = Choice("hour-of-day", "hour", 120, 0.912, 48.0, START, START + 86_100, 350, (Raise("guard", 150),))
+
+
+@pytest.mark.parametrize(
+    ("choice", "line"),
+    [
+        (CHOICE, "cpu p90 109m in web-0 by hour-of-day, next hour, covers 91%, startup 350m, guard 150m"),
+        (Choice("prior"), "cpu p90 109m in web-0 by prior"),
+    ],
+    ids=["all that can be known", "nothing known"],
+)
+def test_an_ensemble_says_how_it_chose(choice, line):
+    ensemble = Explanation("balanced", "ensemble", (Driver(Resource.CPU, 0.9, 109, "web-0", choice),), 0, None, None)
+    assert why(replace(recommendation(), explanation=ensemble)) == line
+
+
+def test_the_document_says_how_an_ensemble_chose():
+    found = recommendation()
+    drivers = (Driver(Resource.CPU, 0.9, 109, "web-0", CHOICE), DRIVERS[1])
+    found = replace(found, explanation=replace(found.explanation, drivers=drivers))
+    (item,) = json.loads(render_recommendations([found], as_of=START))["items"]
+    chosen, plain = item["explanation"]["drivers"]
+    assert plain["choice"] is None
+    assert chosen["choice"] == {
+        "by": "hour-of-day", "horizon": "hour", "p90": 120, "coverage": 0.912, "known_hours": 48.0, "from": "2026-01-01T00:00:00Z",
+        "to": "2026-01-01T23:55:00Z", "startup_peak": 350, "raised_by": {"guard": 150},
+    }  # fmt: skip

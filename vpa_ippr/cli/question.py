@@ -88,32 +88,38 @@ def answer(question: Question) -> Answer:
 
 def _from_prometheus(question: Question) -> Answer:
     from vpa_ippr.api.series import Window
+    from vpa_ippr.forecast.forecasters import load_profile_model
     from vpa_ippr.recommend.history import history_start
     from vpa_ippr.recommend.pipeline import recommend
+    from vpa_ippr.recommend.series import history_seconds_of
 
     profile = options.load_profile(question.profile, question.models)
+    model = load_profile_model(question.models, profile)
     moment = time.time() if question.as_of is None else question.as_of
     with question.prometheus.open(SystemClock()) as source:
-        window = Window(history_start(moment, question.history), moment, question.step)
+        window = Window(history_start(moment, history_seconds_of(profile, question.history)), moment, question.step)
         usage = source.fetch(window, question.namespaces or None)
-    return Answer(recommend(usage, profile, moment), moment, question.prometheus.url or "", usage)
+    return Answer(recommend(usage, profile, moment, model), moment, question.prometheus.url or "", usage)
 
 
 def _from_traces(question: Question) -> Answer:
     from vpa_ippr.api.series import Window
+    from vpa_ippr.forecast.forecasters import load_profile_model
     from vpa_ippr.metrics.traces import TraceSource
     from vpa_ippr.recommend.history import history_start
     from vpa_ippr.recommend.pipeline import recommend
     from vpa_ippr.recommend.recordings import recommend_each_at_its_end
+    from vpa_ippr.recommend.series import history_seconds_of
 
     profile, wanted = options.load_profile(question.profile, question.models), question.namespaces or None
+    model, history = load_profile_model(question.models, profile), history_seconds_of(profile, question.history)
     recording = TraceSource(question.traces)
     label = ", ".join(path.name for path in question.traces)
     if question.as_of is not None:
         moment = question.as_of
-        usage = recording.fetch(Window(history_start(moment, question.history), moment, question.step), wanted)
-        return Answer(recommend(usage, profile, moment), moment, label, usage, question.traces)
+        usage = recording.fetch(Window(history_start(moment, history), moment, question.step), wanted)
+        return Answer(recommend(usage, profile, moment, model), moment, label, usage, question.traces)
     # Recordings are seldom of one cluster at one time: without a moment given, each is judged at its own end.
     first, last = recording.span()
     usage = recording.fetch(Window(first - question.step, last, question.step), wanted)
-    return Answer(recommend_each_at_its_end(usage, profile, question.history), last, label, usage, question.traces)
+    return Answer(recommend_each_at_its_end(usage, profile, history, model), last, label, usage, question.traces)

@@ -13,6 +13,7 @@ import yaml
 
 from vpa_ippr.api.errors import UsageError, ValidationError
 from vpa_ippr.api.series import Resource
+from vpa_ippr.forecast.rules import Ensemble, broken_rules
 from vpa_ippr.usage.container import EPSILON, UsageRules
 from vpa_ippr.usage.histogram import BucketOptions, exponential_buckets
 
@@ -86,11 +87,12 @@ class Profile(_Part, frozen=True):
     schema: Literal["vpa-ippr/profile/v1"]
     name: str
     description: str
-    forecaster: Literal["decaying-histogram"]
+    forecaster: Literal["decaying-histogram", "ensemble"]
     cpu: ResourceProfile
     memory: ResourceProfile
     memory_peaks: MemoryPeaks
     confidence: Confidence
+    ensemble: Ensemble | None = None
 
     def resource(self, resource: Resource) -> ResourceProfile:
         """The part for one resource."""
@@ -162,6 +164,10 @@ def choose(catalogue: Mapping[str, _Found], name: str) -> _Found:
 def _broken_rules(profile: Profile, stem: str) -> Iterator[tuple[str, str]]:
     if profile.name != stem:
         yield "name", f"is {profile.name!r} in a file named {stem!r}"
+    if (profile.forecaster == "ensemble") != (profile.ensemble is not None):
+        yield "ensemble", "is needed by the forecaster 'ensemble' and by no other"
+    if profile.ensemble is not None:
+        yield from broken_rules(profile.ensemble)
     for resource in Resource:
         for key, why in _broken_resource(profile.resource(resource)):
             yield f"{resource}.{key}", why

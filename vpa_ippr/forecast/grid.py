@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from vpa_ippr.api.series import Floats
 from vpa_ippr.usage.container import DAY_SECONDS
+from vpa_ippr.usage.steps import STEP_SECONDS as STEP_SECONDS
+from vpa_ippr.usage.steps import STEPS_PER_HOUR as STEPS_PER_HOUR
 
-STEP_SECONDS: Final = 300.0
 HOUR_SECONDS: Final = 3600.0
-STEPS_PER_HOUR: Final = 12
 HOURS_PER_DAY: Final = 24
 DAYS_PER_WEEK: Final = 7
 HOURS_PER_WEEK: Final = HOURS_PER_DAY * DAYS_PER_WEEK
@@ -95,11 +95,16 @@ def minima(values: Floats) -> Floats:
 
 
 def _reduced(smaller_or_larger: np.ufunc, values: Floats) -> Floats:
-    if values.shape[-1] > _SHORT_AXIS:
-        return np.asarray(smaller_or_larger.reduce(values, axis=-1))
-    # numpy reduces a short last axis entry by entry; slice by slice is five times as fast.
-    result = np.full(values.shape[:-1], np.nan)
-    for column in range(values.shape[-1]):
+    if not 0 < values.shape[-1] <= _SHORT_AXIS:
+        return np.asarray(smaller_or_larger.reduce(values, axis=-1, initial=np.nan))
+    # numpy reduces a short last axis entry by entry; folding it in half, neighbour onto neighbour, reads memory once and in order.
+    while (width := values.shape[-1]) > 3:
+        folded = smaller_or_larger(values[..., : width // 2 * 2 : 2], values[..., 1::2])
+        if width % 2:
+            smaller_or_larger(folded[..., -1], values[..., -1], out=folded[..., -1])
+        values = folded
+    result = values[..., 0].copy()
+    for column in range(1, values.shape[-1]):
         smaller_or_larger(result, values[..., column], out=result)
     return result
 
@@ -158,6 +163,6 @@ def weighted_quantiles(values: Floats, weights: Floats, levels: Sequence[float])
     order = np.argsort(values, axis=1)
     ordered = np.take_along_axis(values, order, axis=1)
     cumulated = np.cumsum(np.where(np.isfinite(ordered), weights[order], 0.0), axis=1)
-    wanted = cumulated[:, -1:, None] * np.asarray(levels)
-    column = (cumulated[:, :, None] < wanted * (1 - 1e-12)).sum(axis=1)
+    wanted = cumulated[:, -1:] * np.asarray(levels) * (1 - 1e-12)
+    column = np.stack([(cumulated < wanted[:, level, None]).sum(axis=1) for level in range(len(levels))], axis=1)
     return np.take_along_axis(ordered, np.minimum(column, values.shape[1] - 1), axis=1)

@@ -48,14 +48,15 @@ class HoltWintersForecaster:
     def fit(self, grid: UsageGrid) -> FittedQuantiles:
         """Learn the factors and smooth; warnings and failures of single series are in ``findings``."""
         learned = learn_factors(grid.hourly_maxima(_HISTORY_HOURS), self.jobs)
-        return replace(_with_factors(grid, learned.factors), findings=learned.findings)
+        return replace(with_factors(grid, learned.factors), findings=learned.findings)
 
     def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:
         """Smooth newer history with the factors that are there."""
-        return replace(_with_factors(grid, fitted.parameters["factors"]), findings=fitted.findings)
+        return replace(with_factors(grid, fitted.parameters["factors"]), findings=fitted.findings)
 
 
-def _with_factors(grid: UsageGrid, factors: Floats) -> FittedQuantiles:
+def with_factors(grid: UsageGrid, factors: Floats) -> FittedQuantiles:
+    """Smooth the history with these factors, shape (series, 4); a row with NaN gets the fixed ones."""
     hours = grid.hourly_maxima(_HISTORY_HOURS)
     learned = np.isfinite(factors).all(axis=1, keepdims=True)
     smoothed = smooth(hours, np.where(learned, factors, DEFAULT_FACTORS))

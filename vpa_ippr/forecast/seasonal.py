@@ -17,6 +17,7 @@ from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.decaying import DecayingPercentiles
 from vpa_ippr.forecast.grid import HOURS_PER_DAY, HOURS_PER_WEEK, STEP_SECONDS, UsageGrid, day_maxima, maxima, row_quantiles
 from vpa_ippr.forecast.quantiles import LEVELS, FittedQuantiles, first_known
+from vpa_ippr.usage.container import DAY_SECONDS
 from vpa_ippr.usage.histogram import BucketOptions
 
 TRAILING: Final = "trailing-quantile"
@@ -113,13 +114,13 @@ class DecayingForecaster:
 
     def fit(self, grid: UsageGrid) -> FittedQuantiles:
         """One histogram a series, all filled at once."""
-        recent = grid.last(_MAX_DECAY_HALF_LIVES * self.half_life_seconds / 86_400)
+        recent = grid.last(_MAX_DECAY_HALF_LIVES * self.half_life_seconds / DAY_SECONDS)
         there = np.isfinite(recent.values)
-        rows, columns = np.nonzero(there)
-        ages = (recent.steps - 1 - columns) * STEP_SECONDS
-        buckets = self.options.find(recent.values[there])
         count = self.options.count
-        filled = np.bincount(rows * count + buckets, np.exp2(-ages / self.half_life_seconds), len(grid) * count)
+        ages = np.arange(recent.steps)[::-1] * STEP_SECONDS
+        # A gap is looked up too, and counts nothing: that is cheaper than leaving it out.
+        buckets = self.options.find(recent.values) + np.arange(len(grid))[:, None] * count
+        filled = np.bincount(buckets.ravel(), (there * np.exp2(-ages / self.half_life_seconds)).ravel(), len(grid) * count)
         weights = filled.reshape(len(grid), count).astype(np.float64)
         # Scaled so that a single sample counts however old it is.
         weights /= np.where(weights.any(axis=1), weights.sum(axis=1), 1.0)[:, None]

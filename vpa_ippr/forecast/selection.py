@@ -6,7 +6,7 @@ the share of time with ``u > a``, plus ``resize`` for each hourly resize that fo
 half-life, so an expert is judged by what it did lately and not by what it did first.
 
 Memory is not chosen by cost. Its violations are rare and deadly, so the expert that has not failed yet always looks cheapest; measured on
-real traces that chose up to four times as many out-of-memory kills. There the larger of forecast and trailing peak counts.
+real traces that chose up to four times as many out-of-memory kills. There the largest answer counts (``ensemble.py``).
 """
 
 from __future__ import annotations
@@ -180,33 +180,3 @@ class _Dump(msgspec.Struct, frozen=True):
     prior: Packed
     chosen: list[int]
     arrays: dict[str, Packed]
-
-
-class MemoryRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Margins on forecast and trailing peak; above ``guard_share`` of the limit the guard asks for ``guard_factor`` times the use."""
-
-    forecast_factor: float = 1.05
-    peak_factor: float = 1.05
-    guard_share: float = 0.95
-    guard_factor: float = 1.1
-
-
-DEFAULT_MEMORY: Final = MemoryRules()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryNeed:
-    """All (series,): ``need`` in bytes, NaN where nothing is known; ``by_peak``: the peak decided; ``guard``: raise at once."""
-
-    need: Floats
-    by_peak: NDArray[np.bool_]
-    guard: NDArray[np.bool_]
-
-
-def memory_need(forecast: Floats, peak: Floats, used: Floats, limit: Floats, rules: MemoryRules = DEFAULT_MEMORY) -> MemoryNeed:
-    """The larger of forecast and trailing peak with their margins; near the limit (NaN for none) at least a step above what is used now."""
-    by_forecast, by_peak = forecast * rules.forecast_factor, peak * rules.peak_factor
-    need = np.fmax(by_forecast, by_peak)
-    guard = used > rules.guard_share * limit
-    need = np.where(guard, np.fmax(need, used * rules.guard_factor), need)
-    return MemoryNeed(need, np.isfinite(by_peak) & ~(by_forecast >= by_peak), guard)

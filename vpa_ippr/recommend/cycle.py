@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTIAL
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import Finding, WorkloadRef
 from vpa_ippr.recommend.result import Recommendation
+from vpa_ippr.recommend.rounding import AS_COMPUTED, Rounding
 from vpa_ippr.recommend.status import Problem
 from vpa_ippr.usage.container import DAY_SECONDS
 
@@ -22,13 +24,15 @@ class RecommenderSettings:
     default_recommender: bool = False
     """True: VPAs that name no recommender are ours too."""
     history_seconds: float = 8 * DAY_SECONDS
-    """How far back a workload that is new is read."""
+    """How far back a workload that is new is read; further for an ensemble profile that looks at more."""
     step_seconds: float = 60.0
     """Distance of the samples that are asked for; upstream's confidence counts on one a minute."""
-    checkpoint_interval_seconds: float = 600.0
-    """A VPA's checkpoints are written no more often than this: what came after is read again after a restart."""
     max_allowed: Amounts = Amounts()
     """Maximum for every container whose policy sets none."""
+    rounding: Rounding = AS_COMPUTED
+    """How results are rounded and written."""
+    models: Path | None = None
+    """Directory of the models that profiles name; None for the program's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,6 @@ class CycleResult:
     failures: tuple[Finding, ...] = ()
     findings: tuple[Finding, ...] = ()
     statuses_written: int = 0
-    checkpoints_written: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -58,3 +61,11 @@ class CycleResult:
         if not self.failures:
             return EXIT_DONE
         return EXIT_PARTIAL if any(outcome.recommendations for outcome in self.outcomes) else EXIT_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """How many checkpoints were written, and of what they could not be."""
+
+    written: int
+    failures: tuple[Finding, ...] = ()

@@ -13,9 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from vpa_ippr.api.series import ContainerRef, Finding, OomKill, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.recommend.cohorts import Key
+from vpa_ippr.recommend.forecasts import StoredContainer
 from vpa_ippr.recommend.pipeline import ContainerUse, Instances, by_last_sample, current_uses, feed
+from vpa_ippr.recommend.series import ContainerSeries, Keeping, feed_series, with_policy
 from vpa_ippr.usage.checkpoint import StoredState
 from vpa_ippr.usage.container import AggregateState, UsageRules, fold
+from vpa_ippr.usage.revisions import Segment, followed
 
 RulesOf = Callable[[str], UsageRules]
 """The rules for samples of a container, by its name."""
@@ -57,11 +61,22 @@ def _parts(workloads: Sequence[WorkloadRef], most: int) -> Iterator[tuple[Worklo
         yield tuple(workload for workload in workloads if workload.namespace in part)
 
 
-@dataclass(slots=True, eq=False)
-class _Track:
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """How a workload's samples are kept: its profile's rules, from those the rules of each container, and what an ensemble needs."""
+
     rules: UsageRules
     rules_of: RulesOf
+    keeping: Keeping | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    how: Tracking
     read_through: float | None = None
+    observed_from: float = -math.inf
+    series: dict[str, ContainerSeries] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
     bases: dict[str, AggregateState] = field(default_factory=dict)
     instances: dict[str, Instances] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
@@ -73,30 +88,31 @@ class UsageHistory:
     def __init__(self) -> None:
         self._tracks: dict[WorkloadRef, _Track] = {}
 
-    def track(self, wanted: Mapping[WorkloadRef, tuple[UsageRules, RulesOf]]) -> None:
-        """Track exactly these workloads: each with its profile's rules and, from those, the rules for each container.
-
-        A workload whose profile keeps samples in another way starts anew, from the history.
-        """
+    def track(self, wanted: Mapping[WorkloadRef, Tracking]) -> None:
+        """Track exactly these workloads; one whose profile keeps samples in another way starts anew, from the history."""
         for workload in self._tracks.keys() - wanted.keys():
             del self._tracks[workload]
-        for workload, (rules, rules_of) in wanted.items():
+        for workload, how in wanted.items():
             known = self._tracks.get(workload)
-            if known is None or known.rules != rules:
-                self._tracks[workload] = _Track(rules, rules_of)
+            if known is None or (known.how.rules, known.how.keeping) != (how.rules, how.keeping):
+                self._tracks[workload] = _Track(how)
             else:
-                known.rules_of = rules_of
+                known.how = how
 
     def new_among(self, workloads: Collection[WorkloadRef]) -> frozenset[WorkloadRef]:
         """Those of which nothing has been read yet."""
         return frozenset(workload for workload in workloads if self._tracks[workload].read_through is None)
 
     def requests(self, workloads: Collection[WorkloadRef], now: float, history_seconds: float) -> list[ReadRequest]:
-        """What to read to know everything of these workloads up to ``now``, oldest start first."""
+        """What to read to know everything of these workloads up to ``now``, oldest start first.
+
+        A workload that is new is read for ``history_seconds``, or longer where its profile looks at more.
+        """
         by_start: dict[float, list[WorkloadRef]] = defaultdict(list)
         for workload in workloads:
             read_through = self._tracks[workload].read_through
-            start = max(history_start(now, history_seconds), -math.inf if read_through is None else read_through)
+            oldest = history_start(now, self._needed_seconds(workload, history_seconds))
+            start = oldest if read_through is None else max(oldest, read_through)
             if start < now:
                 by_start[start].append(workload)
         return [
@@ -111,21 +127,28 @@ class UsageHistory:
         usage: Usage,
         until: float,
         owners: Mapping[tuple[str, str], WorkloadRef],
-        stored: Mapping[tuple[WorkloadRef, str], StoredState],
+        stored: Mapping[Key, StoredState],
         unread: Collection[str] = (),
+        learned: Mapping[Key, StoredContainer] | None = None,
     ) -> tuple[Finding, ...]:
-        """Add what was read for a request. ``owners`` goes before the source's own; namespaces in ``unread`` could not be read."""
+        """Add what was read for a request. ``owners`` goes before the source's own; namespaces in ``unread`` could not be read.
+
+        ``stored`` and ``learned`` are of checkpoints; they count for workloads of which nothing has been read yet.
+        """
         parts = self._split(request, usage, owners)
         findings: list[Finding] = []
         for workload in request.workloads:
-            if workload.namespace not in unread:
-                findings += self._advance(workload, parts.get(workload, Usage(())), until, stored)
+            if workload.namespace in unread:
+                continue
+            part = parts.get(workload, Usage(()))
+            self._follow(workload, part, request.start, until, learned or {})
+            findings += self._advance(workload, part, until, stored)
         return tuple(findings)
 
     def uses(self, workload: WorkloadRef, as_of: float, only: Collection[str] | None = None) -> dict[str, ContainerUse]:
         """The workload's containers that still count, or of these ``only`` the named ones."""
         track = self._tracks[workload]
-        found = current_uses(track.instances, track.bases, track.rules_of, as_of)
+        found = current_uses(track.instances, track.bases, track.how.rules_of, as_of, track.series)
         return {name: use for name, use in found.items() if only is None or name in only}
 
     def changed(self, workload: WorkloadRef) -> dict[str, StoredState]:
@@ -136,6 +159,19 @@ class UsageHistory:
         return {
             name: StoredState(self._base(track, name), track.instances.get(name, {}), track.read_through) for name in sorted(track.changed)
         }
+
+    def segments(self, workload: WorkloadRef) -> tuple[Segment, ...]:
+        """The revisions that the workload has gone through, as far as they were seen."""
+        return self._tracks[workload].segments
+
+    def see_revision(self, workload: WorkloadRef, revision: str, begin: int) -> None:
+        """The workload's newest pods are of a revision that began at that step."""
+        track = self._tracks[workload]
+        track.segments = followed(track.segments, revision, begin)
+
+    def series(self, workload: WorkloadRef) -> Mapping[str, ContainerSeries]:
+        """What an ensemble looks at, by container; nothing under another profile, or before the first reading."""
+        return self._tracks[workload].series
 
     def saved(self, workload: WorkloadRef, container: str) -> None:
         """A container's state has been written."""
@@ -165,9 +201,31 @@ class UsageHistory:
                 ooms[workload].append(oom)
         return {workload: Usage(tuple(series[workload]), tuple(ooms[workload])) for workload in {*series, *ooms}}
 
-    def _advance(
-        self, workload: WorkloadRef, usage: Usage, until: float, stored: Mapping[tuple[WorkloadRef, str], StoredState]
-    ) -> tuple[Finding, ...]:
+    def _needed_seconds(self, workload: WorkloadRef, at_least: float) -> float:
+        keeping = self._tracks[workload].how.keeping
+        return at_least if keeping is None else max(at_least, keeping.steps.history_seconds)
+
+    def _follow(self, workload: WorkloadRef, usage: Usage, start: float, until: float, learned: Mapping[Key, StoredContainer]) -> None:
+        """Feed what an ensemble looks at; to be done before ``read_through`` moves."""
+        track = self._tracks[workload]
+        keeping, after = track.how.keeping, track.read_through
+        if keeping is None:
+            return
+        own: dict[str, StoredContainer] = {}
+        if after is None:
+            own = {name: one for (owner, name), one in learned.items() if owner == workload}
+            track.observed_from, after = start, -math.inf
+            track.segments = max((one.segments for one in own.values()), key=len, default=())
+        parts = _by_container(usage)
+        for name in sorted({*track.series, *parts, *own}):
+            series = track.series.get(name)
+            if series is None:
+                series = ContainerSeries.empty(keeping, track.observed_from)
+                series = replace(series, oom=own[name].oom_memory) if name in own else series
+            own_keeping = with_policy(keeping, track.how.rules, track.how.rules_of(name))
+            track.series[name] = feed_series(series, parts.get(name, Usage(())), own_keeping, after=after, until=until)
+
+    def _advance(self, workload: WorkloadRef, usage: Usage, until: float, stored: Mapping[Key, StoredState]) -> tuple[Finding, ...]:
         track = self._tracks[workload]
         findings: list[Finding] = []
         parts = _by_container(usage)
@@ -185,7 +243,7 @@ class UsageHistory:
 
     @staticmethod
     def _feed(track: _Track, name: str, usage: Usage, after: float, until: float) -> tuple[Finding, ...]:
-        rules, before = track.rules_of(name), track.instances.get(name, {})
+        rules, before = track.how.rules_of(name), track.instances.get(name, {})
         current = {ref: state if state.rules == rules else replace(state, rules=rules) for ref, state in before.items()}
         fed, findings = feed(current, usage, lambda _: rules, after=after, until=until)
         if any(fed[ref] is not current.get(ref) for ref in fed):
@@ -198,7 +256,7 @@ class UsageHistory:
 
         They are first in the order of folding anyway, so no number changes.
         """
-        rules = track.rules_of(name)
+        rules = track.how.rules_of(name)
         base, instances = self._base(track, name), track.instances[name]
         for ref, state in by_last_sample(instances):
             if until - state.last_sample < rules.aggregation_interval_seconds:
@@ -208,11 +266,12 @@ class UsageHistory:
         if not instances and until - base.last_sample >= rules.expiry_seconds:
             track.bases.pop(name, None)
             track.instances.pop(name)
+            track.series.pop(name, None)
             track.changed.discard(name)
 
     @staticmethod
     def _base(track: _Track, name: str) -> AggregateState:
-        return track.bases.get(name) or AggregateState.empty(track.rules_of(name))
+        return track.bases.get(name) or AggregateState.empty(track.how.rules_of(name))
 
 
 def _by_container(usage: Usage) -> dict[str, Usage]:

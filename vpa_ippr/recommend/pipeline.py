@@ -19,8 +19,13 @@ from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import ContainerRef, Finding, Floats, OomKill, Resource, Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.decaying import DecayingPercentiles
+from vpa_ippr.forecast.forecasters import ProfileModel
+from vpa_ippr.recommend.cohorts import Key, Rows
 from vpa_ippr.recommend.estimate import Level, confidence_of, estimate, pod_share, to_amount
-from vpa_ippr.recommend.result import Driver, Explanation, Recommendation
+from vpa_ippr.recommend.forecasts import ProfileForecasts
+from vpa_ippr.recommend.needs import NO_OUTLOOK, PRIOR, Outlook, amounts_of, driver_of, settle
+from vpa_ippr.recommend.result import Driver, Explanation, Raise, Recommendation
+from vpa_ippr.recommend.series import ContainerSeries, Keeping, feed_series, keeping_of
 from vpa_ippr.usage.container import (
     MILLI,
     AggregateState,
@@ -33,6 +38,7 @@ from vpa_ippr.usage.container import (
     aggregate,
 )
 from vpa_ippr.usage.histogram import DecayingHistogram
+from vpa_ippr.usage.steps import STEP_SECONDS, ContainerSteps, StepRow
 
 Instances = dict[ContainerRef, ContainerState]
 STALE_OOM = "StaleOomKill"
@@ -40,10 +46,14 @@ STALE_OOM = "StaleOomKill"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContainerUse:
-    """One container of a workload: what all its instances used, and those of them that are still told apart."""
+    """One container of a workload: what all its instances used, and those of them that are still told apart.
+
+    ``series`` is there under an ensemble profile.
+    """
 
     total: AggregateState
     instances: Mapping[ContainerRef, ContainerState]
+    series: ContainerSeries | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,20 +64,52 @@ class WorkloadUse:
     containers: Mapping[str, ContainerUse]
 
 
-def recommend(usage: Usage, profile: Profile, as_of: float) -> list[Recommendation]:
+def recommend(usage: Usage, profile: Profile, as_of: float, model: ProfileModel | None = None) -> list[Recommendation]:
     """Recommendations for every container in ``usage``, from its samples up to ``as_of``, in order of workload and container.
 
-    A container whose last sample is older than the profile's expiry gets none; a resource without a sample is left out.
+    A container whose last sample is older than the profile's expiry gets none; a resource without a sample is left out. An ensemble
+    decides the last hours again, as many as its profile says.
+
+    Raises:
+        UsageError: the profile's ensemble needs a model, and none is given.
     """
     rules = profile.usage_rules()
     instances, findings = feed({}, usage, lambda _: rules, until=as_of)
     by_workload: dict[WorkloadRef, dict[str, Instances]] = defaultdict(lambda: defaultdict(dict))
     for ref, state in instances.items():
         by_workload[workload_of(ref, usage.owners)][ref.container][ref] = state
+    keeping = keeping_of(profile)
+    series = {} if keeping is None else _series(usage, keeping, as_of)
     uses = [
-        WorkloadUse(workload, current_uses(containers, {}, lambda _: rules, as_of)) for workload, containers in sorted(by_workload.items())
+        WorkloadUse(workload, current_uses(containers, {}, lambda _: rules, as_of, _of_workload(series, workload)))
+        for workload, containers in sorted(by_workload.items())
     ]
-    return estimate_workloads(uses, profile, (*usage.findings, *findings))
+    outlooks = _outlooks(uses, profile, model, as_of) if series else {}
+    return estimate_workloads(uses, profile, (*usage.findings, *findings), outlooks)
+
+
+def _series(usage: Usage, keeping: Keeping, as_of: float) -> dict[Key, ContainerSeries]:
+    """What an ensemble looks at of each container; a recording begins with its first sample."""
+    begin = min((float(one.timestamps[0]) for one in usage.series if len(one.timestamps)), default=as_of)
+    empty = ContainerSeries.empty(keeping, max(begin, as_of - keeping.steps.history_seconds))
+    series: dict[Key, list[UsageSeries]] = defaultdict(list)
+    ooms: dict[Key, list[OomKill]] = defaultdict(list)
+    for one in usage.series:
+        series[workload_of(one.container, usage.owners), one.container.container].append(one)
+    for oom in usage.ooms:
+        ooms[workload_of(oom.container, usage.owners), oom.container.container].append(oom)
+    return {key: feed_series(empty, Usage(tuple(series[key]), tuple(ooms[key])), keeping, until=as_of) for key in {*series, *ooms}}
+
+
+def _of_workload(series: Mapping[Key, ContainerSeries], workload: WorkloadRef) -> dict[str, ContainerSeries]:
+    return {container: one for (owner, container), one in series.items() if owner == workload}
+
+
+def _outlooks(uses: Sequence[WorkloadUse], profile: Profile, model: ProfileModel | None, as_of: float) -> dict[Key, Outlook]:
+    forecasts = ProfileForecasts(profile, model)
+    known = series_of(uses)
+    forecasts.advance({key: Rows(series.steps.cpu, series.steps.memory) for key, series in known.items()}, {})
+    return {key: forecasts.outlook(key, series, as_of) for key, series in known.items()}
 
 
 def workload_of(ref: ContainerRef, owners: Mapping[tuple[str, str], WorkloadRef]) -> WorkloadRef:
@@ -115,6 +157,7 @@ def current_uses(
     bases: Mapping[str, AggregateState],
     rules_of: Callable[[str], UsageRules],
     as_of: float,
+    series: Mapping[str, ContainerSeries],
 ) -> dict[str, ContainerUse]:
     """The containers of one workload that still count, each with its instances folded onto its base."""
     uses = {}
@@ -123,12 +166,22 @@ def current_uses(
         base = bases.get(name) or AggregateState.empty(rules)
         total = aggregate(base, (state for _, state in by_last_sample(instances)))
         if as_of - total.last_sample < rules.expiry_seconds:
-            uses[name] = ContainerUse(total, instances)
+            uses[name] = ContainerUse(total, instances, series.get(name))
     return uses
 
 
-def estimate_workloads(uses: Sequence[WorkloadUse], profile: Profile, findings: Iterable[Finding] = ()) -> list[Recommendation]:
-    """Recommendations for workloads that share a profile; ``findings`` are explained with the containers that they name."""
+def series_of(uses: Iterable[WorkloadUse]) -> dict[Key, ContainerSeries]:
+    """The series of all containers that have some."""
+    return {(use.workload, name): one.series for use in uses for name, one in use.containers.items() if one.series is not None}
+
+
+def estimate_workloads(
+    uses: Sequence[WorkloadUse], profile: Profile, findings: Iterable[Finding] = (), outlooks: Mapping[Key, Outlook] | None = None
+) -> list[Recommendation]:
+    """Recommendations for workloads that share a profile; ``findings`` are explained with the containers that they name.
+
+    ``outlooks``: what the ensemble of the profile says, where it has one.
+    """
     keys = [(use, name, container) for use in uses for name, container in use.containers.items()]
     levels = {
         resource: _quantiles([_histogram(container.total, resource) for _, _, container in keys], profile, resource)
@@ -145,10 +198,22 @@ def estimate_workloads(uses: Sequence[WorkloadUse], profile: Profile, findings: 
             for resource in Resource
             if not _histogram(container.total, resource).is_empty
         }
-        if own:
-            about = tuple(f for ref in sorted(container.instances) for f in noticed.get(f"{ref.namespace}/{ref.pod}/{ref.container}", ()))
-            found.append(_recommendation(use, name, own, profile, about))
+        about = tuple(f for ref in sorted(container.instances) for f in noticed.get(f"{ref.namespace}/{ref.pod}/{ref.container}", ()))
+        outlook = (outlooks or {}).get((use.workload, name), NO_OUTLOOK)
+        recommendation = _recommendation(use, name, own, profile, about, outlook)
+        if recommendation is not None:
+            found.append(recommendation)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What is recommended of one resource, why, and how much history it rests on (in days of one sample a minute)."""
+
+    level: Level
+    driver: Driver
+    confidence: float
+    is_thin: bool
 
 
 def _recommendation(
@@ -157,31 +222,71 @@ def _recommendation(
     quantiles: Mapping[Resource, tuple[Level, str | None]],
     profile: Profile,
     findings: tuple[Finding, ...],
-) -> Recommendation:
-    total = workload.containers[name].total
-    counted = _confidence_span(total)
-    lower, target, upper = Amounts(), Amounts(), Amounts()
-    confidences, drivers = [], []
+    outlook: Outlook,
+) -> Recommendation | None:
+    container = workload.containers[name]
+    results: dict[Resource, _Result] = {}
     for resource, (level, pod) in quantiles.items():
         part = profile.resource(resource)
-        confidence = confidence_of(counted, part.confidence_interval_seconds)
-        result = estimate(level, part, profile.confidence, confidence, pod_share(part.pod_minimum, len(workload.containers)))
-        lower, target = lower.having(resource, result.lower_bound), target.having(resource, result.target)
-        upper = upper.having(resource, result.upper_bound)
-        confidences.append(confidence)
-        drivers.append(Driver(resource, part.quantiles.target, level.target, pod))
+        minimum = pod_share(part.pod_minimum, len(workload.containers))
+        driver = Driver(resource, part.quantiles.target, level.target, pod)
+        if container.series is None:
+            results[resource] = _from_histogram(container, driver, level, profile, minimum)
+        else:
+            said = _from_histogram(container, driver, level, profile, 0)
+            results[resource] = _from_ensemble(container.total, container.series.steps, said, outlook, profile, minimum)
+    if not results:
+        return None
+    lower, target, upper = Amounts(), Amounts(), Amounts()
+    for resource, result in results.items():
+        lower, target = lower.having(resource, result.level.lower_bound), target.having(resource, result.level.target)
+        upper = upper.having(resource, result.level.upper_bound)
+    total = container.total
     span = total.cpu_span.merged(total.memory_span)
     explanation = Explanation(
         profile=profile.name,
         forecaster=profile.forecaster,
-        drivers=tuple(drivers),
-        samples=counted.count,
+        drivers=tuple(result.driver for result in results.values()),
+        samples=_confidence_span(total).count,
         first_sample=span.first,
         last_sample=span.last,
         oom_kills=total.oom_kills,
-        findings=findings,
+        findings=(*findings, *outlook.findings),
     )
-    return Recommendation(workload.workload, name, target, lower, upper, target, min(confidences), explanation)
+    confidence, is_thin = min(result.confidence for result in results.values()), any(result.is_thin for result in results.values())
+    return Recommendation(workload.workload, name, target, lower, upper, target, confidence, explanation, is_thin)
+
+
+def _from_histogram(container: ContainerUse, driver: Driver, level: Level, profile: Profile, minimum: int) -> _Result:
+    part = profile.resource(driver.resource)
+    confidence = confidence_of(_confidence_span(container.total), part.confidence_interval_seconds)
+    result = estimate(level, part, profile.confidence, confidence, minimum)
+    return _Result(result, driver, confidence, confidence < profile.confidence.low_below)
+
+
+def _from_ensemble(
+    total: AggregateState, steps: ContainerSteps, said: _Result, outlook: Outlook, profile: Profile, minimum: int
+) -> _Result:
+    """What the ensemble decided; before it has, what the histograms ``said``.
+
+    Of a container that is young to the ensemble the histograms may know more, from a checkpoint that reaches further back.
+    """
+    resource, ensemble = said.driver.resource, profile.ensemble
+    assert ensemble is not None  # only its containers have series
+    decision = outlook.decision(resource)
+    is_thin = decision is None or decision.known_hours < ensemble.young_hours
+    base = said.level if decision is None else amounts_of(decision, resource)
+    raises = outlook.floors_of(resource)
+    if is_thin and _reaches_further_back(total, steps.row(resource)):
+        raises = (Raise(PRIOR, said.level.target), *raises)
+    level, raised_by = settle(base, raises, profile.resource(resource), minimum)
+    return _Result(level, driver_of(said.driver, decision, raised_by, steps), said.confidence, is_thin)
+
+
+def _reaches_further_back(total: AggregateState, row: StepRow) -> bool:
+    """True when the histograms know of samples from before the row's first step."""
+    first = total.cpu_span.merged(total.memory_span).first
+    return first is not None and (row.span is None or first < (row.span[0] - 1) * STEP_SECONDS)
 
 
 def _confidence_span(total: AggregateState) -> SampleSpan:

@@ -10,11 +10,14 @@ import numpy as np
 
 from vpa_ippr.api.series import Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
+from vpa_ippr.forecast.forecasters import ProfileModel
 from vpa_ippr.recommend.pipeline import recommend, workload_of
 from vpa_ippr.recommend.result import Recommendation
 
 
-def recommend_each_at_its_end(usage: Usage, profile: Profile, history_seconds: float) -> list[Recommendation]:
+def recommend_each_at_its_end(
+    usage: Usage, profile: Profile, history_seconds: float, model: ProfileModel | None = None
+) -> list[Recommendation]:
     """Recommendations for every workload as of its own last sample or OOM kill, from ``history_seconds`` before it, both ends included."""
     by_end: dict[float, set[WorkloadRef]] = defaultdict(set)
     for workload, end in _ends(usage).items():
@@ -22,7 +25,7 @@ def recommend_each_at_its_end(usage: Usage, profile: Profile, history_seconds: f
     found = [
         recommendation
         for end, workloads in by_end.items()
-        for recommendation in recommend(_part(usage, workloads, end - history_seconds, end), profile, end)
+        for recommendation in recommend(_part(usage, workloads, end - history_seconds, end), profile, end, model)
     ]
     return sorted(found, key=lambda recommendation: (recommendation.workload, recommendation.container))
 

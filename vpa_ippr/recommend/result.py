@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from vpa_ippr.api.quantity import humanize_bytes, parse_bytes
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import Finding, Resource, WorkloadRef
 from vpa_ippr.api.vpa import ContainerRecommendation
@@ -29,13 +30,45 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Raise:
+    """What lifted a target, by name (``prior``, ``oom-floor``, ``shrink-floor``, ``guard``), and to how much."""
+
+    by: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How an ensemble came to its answer; amounts in millicores or bytes, None where nothing is known.
+
+    ``by``: the expert, or what else decided; ``prior`` while there was no decision. ``horizon``: hour or day. ``told``: the use that is not
+    passed in nine of ten such horizons, and ``coverage`` the share in which it was not until now. ``first`` and ``last``: the history that
+    was looked at, in seconds since the epoch, and ``known_hours`` those of it that hold samples.
+    """
+
+    by: str
+    horizon: str | None = None
+    told: int | None = None
+    coverage: float | None = None
+    known_hours: float = 0.0
+    first: float | None = None
+    last: float | None = None
+    startup_peak: int | None = None
+    raised_by: tuple[Raise, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Driver:
-    """What drove one resource: the quantile asked for, the use found there (millicores or bytes, before the margin), and whose it was."""
+    """What drove one resource: the quantile asked for, the use found there (millicores or bytes, before the margin), and whose it was.
+
+    With a ``choice`` the value is the ensemble's answer, its margin included.
+    """
 
     resource: Resource
     quantile: float
     value: int
     pod: str | None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +98,8 @@ class Recommendation:
     uncapped_target: Amounts
     confidence: float
     explanation: Explanation
+    is_thin: bool = False
+    """There is too little history to be relied on; the bounds are wide."""
 
     @property
     def estimate(self) -> Estimate:
@@ -82,12 +117,20 @@ class Recommendation:
             explanation=replace(self.explanation, capped_by=self.explanation.capped_by + capped_by),
         )
 
-    def to_status(self) -> ContainerRecommendation:
-        """As the VPA's status holds it."""
+    def to_status(self, *, humanize_memory: bool = False) -> ContainerRecommendation:
+        """As the VPA's status holds it; memory for people where two decimals say the very amount."""
+
+        def written(amounts: Amounts) -> dict[str, str | int | float]:
+            quantities: dict[str, str | int | float] = {**amounts.to_quantities()}
+            memory = amounts.memory_bytes
+            if humanize_memory and memory is not None and parse_bytes(humanize_bytes(memory)) == memory:
+                quantities["memory"] = humanize_bytes(memory)
+            return quantities
+
         return ContainerRecommendation(
             container_name=self.container,
-            target=dict(self.target.to_quantities()),
-            lower_bound=dict(self.lower_bound.to_quantities()),
-            upper_bound=dict(self.upper_bound.to_quantities()),
-            uncapped_target=dict(self.uncapped_target.to_quantities()),
+            target=written(self.target),
+            lower_bound=written(self.lower_bound),
+            upper_bound=written(self.upper_bound),
+            uncapped_target=written(self.uncapped_target),
         )

@@ -10,7 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Final
 
@@ -22,29 +22,42 @@ from vpa_ippr.api.errors import ClusterError, SourceError, ValidationError, VpaI
 from vpa_ippr.api.meta import ObjectKey, OwnerReference
 from vpa_ippr.api.names import (
     ANNOTATION_EXPLANATION,
+    CONDITION_CONFIG_UNSUPPORTED,
     CONDITION_LOW_CONFIDENCE,
     CONDITION_NO_DATA,
     CONDITION_NO_PODS_MATCHED,
     CONDITION_RECOMMENDATION_PROVIDED,
 )
-from vpa_ippr.api.pod import Container, Pod
+from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.series import ContainerRef, Finding, Window, WorkloadRef
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint
 from vpa_ippr.forecast.catalogue import Profile
-from vpa_ippr.recommend.cycle import CycleResult, RecommenderSettings, VpaOutcome
-from vpa_ippr.recommend.history import ReadRequest, UsageHistory
+from vpa_ippr.recommend.cohorts import Key
+from vpa_ippr.recommend.cycle import CheckpointResult, CycleResult, RecommenderSettings, VpaOutcome
+from vpa_ippr.recommend.forecasts import StoredContainer, read_stored, write_stored
+from vpa_ippr.recommend.history import ReadRequest, Tracking, UsageHistory
+from vpa_ippr.recommend.live import scalable
+from vpa_ippr.recommend.outlooks import Outlooks
 from vpa_ippr.recommend.ownership import FindWorkload, pod_workload
 from vpa_ippr.recommend.pipeline import ContainerUse, WorkloadUse, estimate_workloads
 from vpa_ippr.recommend.planning import Plan, plan_vpas
 from vpa_ippr.recommend.ports import RecommenderCluster, UsageSource
 from vpa_ippr.recommend.postprocess import postprocess
 from vpa_ippr.recommend.result import Recommendation
-from vpa_ippr.recommend.status import Problem, build_status, explain, needs_explanation, new_conditions
+from vpa_ippr.recommend.series import keeping_of
+from vpa_ippr.recommend.status import Problem, build_status, explain, needs_explanation, new_conditions, problems_of
 from vpa_ippr.usage.checkpoint import StoredState, load_checkpoint, save_checkpoint
 
 _log = logging.getLogger(__name__)
 _ENDED: Final = ("Succeeded", "Failed")
-Stored = dict[tuple[WorkloadRef, str], StoredState]
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What the checkpoints hold of workloads that are new: their histograms, and what their ensemble remembers."""
+
+    usage: dict[Key, StoredState] = field(default_factory=dict)
+    learned: dict[Key, StoredContainer] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,6 +67,8 @@ class _Cycle:
     now: float
     find: FindWorkload
     plans: list[Plan] = field(default_factory=list)
+    # Of all workloads that are tracked, those included that are not served this time.
+    profiles: dict[WorkloadRef, Profile] = field(default_factory=dict)
     owners: dict[tuple[str, str], WorkloadRef] = field(default_factory=dict)
     live: dict[WorkloadRef, list[Pod]] = field(default_factory=lambda: defaultdict(list))
     unread: dict[WorkloadRef, Finding] = field(default_factory=dict)
@@ -96,7 +111,10 @@ class RecommenderService:
         self._catalogue = catalogue
         self._settings = settings
         self._history = UsageHistory()
-        self._checkpointed_at: dict[ObjectKey, float] = {}
+        self._outlooks = Outlooks(self._history, settings.models)
+        # What the last cycle served, with its pods, and when: checkpoints are of that state.
+        self._served: tuple[tuple[Plan, frozenset[str]], ...] = ()
+        self._served_at = clock.now()
 
     def run_cycle(self) -> CycleResult:
         """Bring every VPA of ours up to date.
@@ -110,18 +128,26 @@ class RecommenderService:
         self._track(cycle)
         self._read_usage(cycle)
         self._recommend(cycle)
-        self._write_checkpoints(cycle)
         return CycleResult(
             cycle.now,
             tuple(cycle.outcomes),
             tuple(cycle.failures),
             tuple(cycle.findings),
             cycle.statuses_written,
-            cycle.checkpoints_written,
         )
+
+    def write_checkpoints(self) -> CheckpointResult:
+        """Write what has changed since it was last written, of every VPA that the last cycle served."""
+        saving = _Cycle(self._served_at, self._cluster.find_workload)
+        for plan, pods in self._served:
+            with saving.guard(f"checkpoints of vpa {plan.vpa.key}"):
+                self._write_checkpoints_of(saving, plan, pods)
+        return CheckpointResult(saving.checkpoints_written, tuple(saving.failures))
 
     def _plan(self, cycle: _Cycle) -> None:
         plans, refused = plan_vpas(self._cluster.list_vpas(), self._catalogue, self._settings, cycle.find)
+        broken = self._outlooks.prepare(plan.profile for plan in plans)
+        plans = [_unless_broken(plan, broken.get(plan.profile.name)) for plan in plans]
         cycle.plans = plans
         cycle.failures += [plan.failure for plan in plans if plan.failure is not None]
         unsupported = [(plan.vpa, plan.workload, plan.problem) for plan in plans if plan.problem is not None]
@@ -146,24 +172,26 @@ class RecommenderService:
     def _track(self, cycle: _Cycle) -> None:
         # Those that are served come last, so that theirs are the rules where several VPAs name one workload.
         ordered = sorted(cycle.plans, key=lambda plan: plan.is_served)
-        self._history.track({plan.workload: (plan.rules, plan.rules_of) for plan in ordered})
-        keys = {plan.vpa.key for plan in cycle.plans}
-        self._checkpointed_at = {key: at for key, at in self._checkpointed_at.items() if key in keys}
+        self._history.track({plan.workload: Tracking(plan.rules, plan.rules_of, keeping_of(plan.profile)) for plan in ordered})
+        cycle.profiles = {plan.workload: plan.profile for plan in ordered}
+        served = ((plan, cycle.live.get(plan.workload, ())) for plan in cycle.served)
+        self._served = tuple((plan, frozenset(pod.metadata.name for pod in pods)) for plan, pods in served)
+        self._served_at = cycle.now
 
     def _read_usage(self, cycle: _Cycle) -> None:
         # A workload whose target cannot be looked up waits: its pods are not known, so reading on would pass over their samples.
         workloads = {plan.workload for plan in cycle.served}
         new = self._history.new_among(workloads)
-        stored = self._load_checkpoints(cycle, new) if new else {}
+        stored = self._load_checkpoints(cycle, new) if new else _Stored()
         for request in self._history.requests(workloads, cycle.now, self._settings.history_seconds):
             if stored is None and new.intersection(request.workloads):
                 # Without the checkpoints a shorter history would be taken for the whole one, and written over it.
                 message = "the checkpoints could not be listed, so the history is not read yet"
                 cycle.unread |= dict.fromkeys(request.workloads, Finding("CheckpointsUnread", "checkpoints", 1, message))
                 continue
-            self._read(cycle, request, stored or {})
+            self._read(cycle, request, stored or _Stored())
 
-    def _read(self, cycle: _Cycle, request: ReadRequest, stored: Stored) -> None:
+    def _read(self, cycle: _Cycle, request: ReadRequest, stored: _Stored) -> None:
         window = Window(request.start, cycle.now, self._settings.step_seconds)
         try:
             usage = self._source.fetch(window, request.namespaces)
@@ -176,16 +204,22 @@ class RecommenderService:
         cycle.failures += usage.failures
         cycle.findings += usage.findings
         cycle.unread |= {workload: failed[workload.namespace] for workload in request.workloads if workload.namespace in failed}
-        cycle.findings += self._history.absorb(request, usage, cycle.now, cycle.owners, stored, failed)
+        begun = self._history.new_among(request.workloads)
+        cycle.findings += self._history.absorb(request, usage, cycle.now, cycle.owners, stored.usage, failed, stored.learned)
+        begun -= self._history.new_among(begun)
+        for plan in cycle.served:
+            if plan.workload in begun:
+                learned = {key: one for key, one in stored.learned.items() if key[0] == plan.workload}
+                cycle.findings += self._outlooks.restore(plan.profile, learned)
 
-    def _load_checkpoints(self, cycle: _Cycle, new: frozenset[WorkloadRef]) -> Stored | None:
+    def _load_checkpoints(self, cycle: _Cycle, new: frozenset[WorkloadRef]) -> _Stored | None:
         try:
             checkpoints = self._cluster.list_checkpoints()
         except ClusterError as error:
             cycle.failures.append(Finding(error.reason, "checkpoints", 1, str(error)))
             return None
         plans = {plan.vpa.key: plan for plan in cycle.served if plan.workload in new}
-        stored: Stored = {}
+        stored = _Stored()
         for checkpoint in checkpoints:
             plan = plans.get(ObjectKey(checkpoint.metadata.namespace, checkpoint.spec.vpa_object_name))
             if plan is not None:
@@ -193,13 +227,15 @@ class RecommenderService:
         return stored
 
     @staticmethod
-    def _load(cycle: _Cycle, plan: Plan, checkpoint: VpaCheckpoint, stored: Stored) -> None:
+    def _load(cycle: _Cycle, plan: Plan, checkpoint: VpaCheckpoint, stored: _Stored) -> None:
         name = checkpoint.spec.container_name
-        try:
-            stored[plan.workload, name] = load_checkpoint(checkpoint, plan.rules_of(name))
-        except ValidationError as error:
-            _log.warning("checkpoint refused", extra={"vpa": str(plan.vpa.key), "container": name, "reason": error.reason})
-            cycle.findings.append(Finding(error.reason, str(plan.vpa.key), 1, str(error)))
+        key = plan.workload, name
+        with _refusing(cycle, plan, name):
+            stored.usage[key] = load_checkpoint(checkpoint, plan.rules_of(name))
+        with _refusing(cycle, plan, name):
+            learned = read_stored(checkpoint.metadata.annotations, f"checkpoint {checkpoint.metadata.namespace}/{checkpoint.metadata.name}")
+            if learned is not None:
+                stored.learned[key] = learned
 
     def _recommend(self, cycle: _Cycle) -> None:
         present: dict[ObjectKey, dict[str, ContainerUse]] = {}
@@ -210,17 +246,27 @@ class RecommenderService:
                 active = {name: use for name, use in uses.items() if not plan.policy_of(name).off}
                 by_profile[plan.profile.name].append(WorkloadUse(plan.workload, active))
         found: dict[WorkloadRef, list[Recommendation]] = defaultdict(list)
+        estimated: set[str] = set()
         for name, workloads in by_profile.items():
-            for recommendation in estimate_workloads(workloads, self._catalogue[name], cycle.findings):
-                found[recommendation.workload].append(recommendation)
-        for plan in [plan for plan in cycle.served if plan.vpa.key in present]:
+            with cycle.guard(f"profile {name}"):
+                for recommendation in self._estimate(cycle, self._catalogue[name], workloads):
+                    found[recommendation.workload].append(recommendation)
+                estimated.add(name)
+        for plan in [plan for plan in cycle.served if plan.vpa.key in present and plan.profile.name in estimated]:
             with cycle.guard(f"vpa {plan.vpa.key}"):
                 self._settle(cycle, plan, bool(present[plan.vpa.key]), found[plan.workload])
+
+    def _estimate(self, cycle: _Cycle, profile: Profile, workloads: Sequence[WorkloadUse]) -> list[Recommendation]:
+        # An ensemble goes on for all that are tracked, or what is not served for a moment would be forgotten.
+        pods = {workload: cycle.live.get(workload, []) for workload, other in cycle.profiles.items() if other is profile}
+        outlooks, findings = self._outlooks.at(profile, pods, cycle.now)
+        cycle.findings += findings
+        return estimate_workloads(workloads, profile, cycle.findings, outlooks)
 
     def _present_uses(self, cycle: _Cycle, plan: Plan) -> dict[str, ContainerUse]:
         """The containers that live pods have; all that are known while there is no pod, as between the runs of a CronJob."""
         pods = cycle.live.get(plan.workload, [])
-        names = {container.name for pod in pods for container in _scalable(pod)}
+        names = {container.name for pod in pods for container in scalable(pod)}
         return self._history.uses(plan.workload, cycle.now, names if pods else None)
 
     def _settle(self, cycle: _Cycle, plan: Plan, known: bool, found: Sequence[Recommendation]) -> None:
@@ -233,12 +279,13 @@ class RecommenderService:
             problems.append(Problem(CONDITION_NO_DATA, unread.reason, unread.message))
         elif not known:
             problems.append(Problem(CONDITION_NO_DATA, "NoSamples", "no usage of any of its containers was found"))
-        lowest = min((recommendation.confidence for recommendation in found), default=None)
-        if lowest is not None and lowest < plan.profile.confidence.low_below:
+        if any(recommendation.is_thin for recommendation in found):
             problems.append(Problem(CONDITION_LOW_CONFIDENCE, "ShortHistory", "the history is short, so the bounds are wide"))
+        problems += problems_of(found)
         recommendations = None
         if unread is None and known:
-            processed = (postprocess(r, plan.vpa, plan.policy_of(r.container), self._settings.max_allowed) for r in found)
+            allowed, rounding = self._settings.max_allowed, self._settings.rounding
+            processed = (postprocess(r, plan.vpa, plan.policy_of(r.container), allowed, rounding) for r in found)
             recommendations = tuple(recommendation for recommendation in processed if recommendation is not None)
         self._publish(cycle, plan.vpa, plan.workload, recommendations, tuple(problems))
 
@@ -250,7 +297,8 @@ class RecommenderService:
         recommendations: tuple[Recommendation, ...] | None,
         problems: tuple[Problem, ...],
     ) -> None:
-        status = build_status(vpa, recommendations, problems, cycle.now)
+        humanize = self._settings.rounding.humanize_memory
+        status = build_status(vpa, recommendations, problems, cycle.now, humanize_memory=humanize)
         if status != vpa.status:
             self._cluster.patch_vpa_status(vpa.key, status)
             cycle.statuses_written += 1
@@ -263,29 +311,33 @@ class RecommenderService:
             )
         cycle.outcomes.append(VpaOutcome(vpa.key, workload, recommendations, problems))
 
-    def _write_checkpoints(self, cycle: _Cycle) -> None:
-        for plan in cycle.served:
-            due = self._checkpointed_at.get(plan.vpa.key, 0.0) + self._settings.checkpoint_interval_seconds
-            if cycle.now < due:
-                continue
-            with cycle.guard(f"checkpoints of vpa {plan.vpa.key}"):
-                self._write_checkpoints_of(cycle, plan)
-
-    def _write_checkpoints_of(self, cycle: _Cycle, plan: Plan) -> None:
+    def _write_checkpoints_of(self, cycle: _Cycle, plan: Plan, pods: frozenset[str]) -> None:
         vpa = plan.vpa
         owner = OwnerReference(vpa.api_version, vpa.kind, vpa.metadata.name, uid=vpa.metadata.uid)
-        pods = [pod.metadata.name for pod in cycle.live.get(plan.workload, [])]
         for name, state in self._history.changed(plan.workload).items():
             live = {ContainerRef(plan.workload.namespace, pod, name) for pod in pods}
             checkpoint = save_checkpoint(vpa.key, name, state, live=live, now=cycle.now)
             # Owned by the VPA, so that it goes when the VPA goes.
-            metadata = msgspec.structs.replace(checkpoint.metadata, owner_references=[owner])
+            learned = self._outlooks.stored(plan.profile, plan.workload, name)
+            annotations = checkpoint.metadata.annotations | ({} if learned is None else write_stored(learned))
+            metadata = msgspec.structs.replace(checkpoint.metadata, owner_references=[owner], annotations=annotations)
             self._cluster.put_checkpoint(msgspec.structs.replace(checkpoint, metadata=metadata))
             self._history.saved(plan.workload, name)
             cycle.checkpoints_written += 1
-        self._checkpointed_at[vpa.key] = cycle.now
 
 
-def _scalable(pod: Pod) -> list[Container]:
-    """Regular containers and native sidecars; other init containers end before the pod starts."""
-    return [*pod.spec.containers, *(one for one in pod.spec.init_containers if one.restart_policy == "Always")]
+def _unless_broken(plan: Plan, error: VpaIpprError | None) -> Plan:
+    """A plan whose profile cannot be used is not served, and says so."""
+    if error is None or not plan.is_served:
+        return plan
+    return replace(plan, problem=Problem(CONDITION_CONFIG_UNSUPPORTED, error.reason, str(error)))
+
+
+@contextmanager
+def _refusing(cycle: _Cycle, plan: Plan, container: str) -> Iterator[None]:
+    """What is damaged in a checkpoint is refused with a reason, and the history is read instead."""
+    try:
+        yield
+    except ValidationError as error:
+        _log.warning("checkpoint refused", extra={"vpa": str(plan.vpa.key), "container": container, "reason": error.reason})
+        cycle.findings.append(Finding(error.reason, str(plan.vpa.key), 1, str(error)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +14,17 @@ from vpa_ippr.api.names import (
     ANNOTATION_EXPLANATION,
     CONDITION_CONFIG_UNSUPPORTED,
     CONDITION_LOW_CONFIDENCE,
+    CONDITION_MEMORY_LEAK,
     CONDITION_NO_DATA,
     CONDITION_NO_PODS_MATCHED,
+    CONDITION_OOM_FUSE,
     CONDITION_RECOMMENDATION_PROVIDED,
 )
 from vpa_ippr.api.series import Resource
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.api.vpa import PodRecommendation, Vpa, VpaStatus
-from vpa_ippr.recommend.result import Driver, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Recommendation
+from vpa_ippr.usage.oom import OOM_FUSE
 
 EXPLANATION_SCHEMA: Final = "vpa-ippr/explanation/v1"
 # Upstream only ever removes this condition; it was set by old releases.
@@ -33,9 +36,13 @@ _OURS: Final = frozenset(
         CONDITION_NO_PODS_MATCHED,
         CONDITION_NO_DATA,
         CONDITION_LOW_CONFIDENCE,
+        CONDITION_MEMORY_LEAK,
+        CONDITION_OOM_FUSE,
         _CONDITION_CONFIG_DEPRECATED,
     }
 )
+# Findings on a container that are worth a condition of the VPA.
+_FOUND_OUT: Final = {"MemoryLeak": CONDITION_MEMORY_LEAK, OOM_FUSE: CONDITION_OOM_FUSE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,32 @@ class Problem:
     message: str
 
 
-def build_status(vpa: Vpa, recommendations: Sequence[Recommendation] | None, problems: Sequence[Problem], now: float) -> VpaStatus:
+def problems_of(recommendations: Iterable[Recommendation]) -> list[Problem]:
+    """What was found out about the containers that somebody should look after; one problem for each condition."""
+    messages: dict[str, list[str]] = {}
+    for recommendation in recommendations:
+        for finding in recommendation.explanation.findings:
+            if finding.reason in _FOUND_OUT:
+                messages.setdefault(finding.reason, []).append(f"{recommendation.container}: {finding.message}")
+    return [Problem(_FOUND_OUT[reason], reason, "; ".join(found)) for reason, found in sorted(messages.items())]
+
+
+def build_status(
+    vpa: Vpa,
+    recommendations: Sequence[Recommendation] | None,
+    problems: Sequence[Problem],
+    now: float,
+    *,
+    humanize_memory: bool = False,
+) -> VpaStatus:
     """The status to write; without recommendations (None) the old ones stay, for an old number is better than none.
 
     A condition keeps the time of its last transition. Conditions of others are left alone.
     """
     recommendation = vpa.status.recommendation
     if recommendations is not None:
-        recommendation = PodRecommendation([found.to_status() for found in sorted(recommendations, key=lambda found: found.container)])
+        ordered = sorted(recommendations, key=lambda found: found.container)
+        recommendation = PodRecommendation([found.to_status(humanize_memory=humanize_memory) for found in ordered])
     wanted = [Condition(problem.condition, "True", problem.reason, problem.message) for problem in problems]
     provided = recommendation is not None and bool(recommendation.container_recommendations)
     cause = problems[0] if problems and not provided else None
@@ -120,7 +145,25 @@ def _explain_container(found: Recommendation) -> dict[str, object]:
 def _explain_driver(driver: Driver) -> Mapping[str, object]:
     unit = "millicores" if driver.resource is Resource.CPU else "bytes"
     pod = {"pod": driver.pod} if driver.pod is not None else {}
-    return {"quantile": driver.quantile, unit: driver.value, **pod}
+    choice = {} if driver.choice is None else _explain_choice(driver.choice, unit)
+    return {"quantile": driver.quantile, unit: driver.value, **pod, **choice}
+
+
+def _explain_choice(choice: Choice, unit: str) -> Mapping[str, object]:
+    known: dict[str, object | None] = {
+        "horizon": choice.horizon,
+        f"p90{unit.capitalize()}": choice.told,
+        "coverage": None if choice.coverage is None else round(choice.coverage, 3),
+        "from": None if choice.first is None else format_time(choice.first),
+        "to": None if choice.last is None else format_time(choice.last),
+        f"startup{unit.capitalize()}": choice.startup_peak,
+        "raisedBy": {one.by: one.amount for one in choice.raised_by} or None,
+    }
+    return {
+        "by": choice.by,
+        "knownHours": round(choice.known_hours),
+        **{key: value for key, value in known.items() if value is not None},
+    }
 
 
 def _count_by_reason(found: Recommendation) -> dict[str, int]:

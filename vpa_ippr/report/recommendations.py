@@ -10,7 +10,7 @@ import msgspec
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import Finding, Resource
 from vpa_ippr.api.timestamps import format_time
-from vpa_ippr.recommend.result import Driver, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Recommendation
 from vpa_ippr.report.model import Advice
 from vpa_ippr.report.units import cpu_text, memory_text
 
@@ -44,9 +44,21 @@ def why(recommendation: Recommendation) -> str:
 
 
 def _driver_text(driver: Driver) -> str:
-    value = cpu_text(driver.value) if driver.resource is Resource.CPU else memory_text(driver.value)
     whose = f" in {driver.pod}" if driver.pod else ""
-    return f"{driver.resource} p{driver.quantile * 100:g} {value}{whose}"
+    chosen = "" if driver.choice is None else f" {_choice_text(driver.choice, driver.resource)}"
+    return f"{driver.resource} p{driver.quantile * 100:g} {_amount_text(driver.resource, driver.value)}{whose}{chosen}"
+
+
+def _choice_text(choice: Choice, resource: Resource) -> str:
+    horizon = f", next {choice.horizon}" if choice.horizon else ""
+    coverage = f", covers {choice.coverage:.0%}" if choice.coverage is not None else ""
+    startup = "" if choice.startup_peak is None else f", startup {_amount_text(resource, choice.startup_peak)}"
+    raised = "".join(f", {one.by} {_amount_text(resource, one.amount)}" for one in choice.raised_by)
+    return f"by {choice.by}{horizon}{coverage}{startup}{raised}"
+
+
+def _amount_text(resource: Resource, amount: int) -> str:
+    return cpu_text(amount) if resource is Resource.CPU else memory_text(amount)
 
 
 def render_recommendations(
@@ -77,10 +89,7 @@ def _item(recommendation: Recommendation) -> dict[str, Any]:
         "explanation": {
             "profile": explanation.profile,
             "forecaster": explanation.forecaster,
-            "drivers": [
-                {"resource": driver.resource.value, "quantile": driver.quantile, "value": driver.value, "pod": driver.pod}
-                for driver in explanation.drivers
-            ],
+            "drivers": [_driver(driver) for driver in explanation.drivers],
             "samples": explanation.samples,
             "first_sample": format_time(explanation.first_sample) if explanation.first_sample is not None else None,
             "last_sample": format_time(explanation.last_sample) if explanation.last_sample is not None else None,
@@ -88,6 +97,31 @@ def _item(recommendation: Recommendation) -> dict[str, Any]:
             "capped_by": list(explanation.capped_by),
             "findings": [_finding(finding) for finding in explanation.findings],
         },
+    }
+
+
+def _driver(driver: Driver) -> dict[str, Any]:
+    choice = driver.choice
+    return {
+        "resource": driver.resource.value,
+        "quantile": driver.quantile,
+        "value": driver.value,
+        "pod": driver.pod,
+        "choice": None if choice is None else _choice(choice),
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "by": choice.by,
+        "horizon": choice.horizon,
+        "p90": choice.told,
+        "coverage": choice.coverage,
+        "known_hours": choice.known_hours,
+        "from": format_time(choice.first) if choice.first is not None else None,
+        "to": format_time(choice.last) if choice.last is not None else None,
+        "startup_peak": choice.startup_peak,
+        "raised_by": {one.by: one.amount for one in choice.raised_by},
     }
 
 

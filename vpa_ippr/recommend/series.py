@@ -1,0 +1,94 @@
+"""What an ensemble profile keeps of a container besides its histograms: its use in steps, and what OOM kills taught."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+import msgspec
+import numpy as np
+
+from vpa_ippr.api.series import ContainerRef, Floats, OomKill, Resource, Usage
+from vpa_ippr.forecast.catalogue import Profile
+from vpa_ippr.usage.container import DAY_SECONDS, UsageRules
+from vpa_ippr.usage.oom import OomMemory, OomRules, record
+from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_HOUR, ContainerSteps, StepRules, feed
+
+_STEPS_PER_DAY: Final = round(DAY_SECONDS / STEP_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How it is kept."""
+
+    steps: StepRules
+    oom: OomRules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerSeries:
+    """It itself, for one container's name of a workload."""
+
+    steps: ContainerSteps
+    oom: OomMemory = field(default_factory=OomMemory)
+
+    @classmethod
+    def empty(cls, keeping: Keeping, observed_from: float) -> Self:
+        """Before the first sample; looking began at ``observed_from`` (seconds)."""
+        return cls(ContainerSteps.empty(keeping.steps, observed_from))
+
+
+def keeping_of(profile: Profile) -> Keeping | None:
+    """None for a profile whose histograms are all it needs.
+
+    The rows reach back so far that the first of the hours that may have to be decided again still has its whole history.
+    """
+    ensemble = profile.ensemble
+    if ensemble is None:
+        return None
+    steps = ensemble.history_days * _STEPS_PER_DAY + ensemble.replay_hours * STEPS_PER_HOUR
+    return Keeping(StepRules(steps, ensemble.series.pods, ensemble.series.startup_seconds), ensemble.oom)
+
+
+def history_seconds_of(profile: Profile, at_least: float) -> float:
+    """How far back usage has to be read for a profile."""
+    keeping = keeping_of(profile)
+    return at_least if keeping is None else max(at_least, keeping.steps.history_seconds)
+
+
+def with_policy(keeping: Keeping, rules: UsageRules, own: UsageRules) -> Keeping:
+    """With what a VPA's policy asks of OOM kills at least: where a container's ``own`` rules differ from the profile's ``rules``."""
+    oom = keeping.oom
+    if own.oom_bump_up_ratio != rules.oom_bump_up_ratio:
+        ratios = tuple(max(ratio, own.oom_bump_up_ratio) for ratio in oom.raise_ratios)
+        oom = msgspec.structs.replace(oom, raise_ratios=ratios)
+    if own.oom_min_bump_up_bytes != rules.oom_min_bump_up_bytes:
+        oom = msgspec.structs.replace(oom, min_raise_bytes=max(oom.min_raise_bytes, own.oom_min_bump_up_bytes))
+    return keeping if oom is keeping.oom else replace(keeping, oom=oom)
+
+
+def feed_series(series: ContainerSeries, usage: Usage, keeping: Keeping, *, until: float, after: float = -math.inf) -> ContainerSeries:
+    """With the samples and kills of ``after < t <= until``."""
+    memory = {one.container: (one.timestamps, one.values) for one in usage.series if one.resource is Resource.MEMORY}
+    oom = series.oom
+    for kill in sorted((kill for kill in usage.ooms if after < kill.at <= until), key=_by_size):
+        used = _used_before(kill, memory, series.steps)
+        oom = record(oom, kill.at, kill.memory_limit_bytes, used, keeping.oom, request_bytes=kill.memory_request_bytes)
+    return replace(series, steps=feed(series.steps, usage.series, after=after, until=until), oom=oom)
+
+
+def _by_size(kill: OomKill) -> tuple[float, int, ContainerRef]:
+    """In the order of time; of several at one moment the largest comes first, for it is the one that counts."""
+    return kill.at, -(kill.memory_limit_bytes or kill.memory_request_bytes), kill.container
+
+
+def _used_before(kill: OomKill, memory: Mapping[ContainerRef, tuple[Floats, Floats]], steps: ContainerSteps) -> float | None:
+    """The newest sample of the instance when it was killed."""
+    times, values = memory.get(kill.container, (np.empty(0), np.empty(0)))
+    place = int(np.searchsorted(times, kill.at, side="right"))
+    if place:
+        return float(values[place - 1])
+    known = steps.newest_memory(kill.container)
+    return None if known is None else known.used_bytes
