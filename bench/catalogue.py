@@ -13,6 +13,7 @@ MEASUREMENTS = {
     "decoding": "bench.decoding:measure",
     "histograms": "bench.histograms:measure",
     "pipeline": "bench.pipeline:measure",
+    "forecast": "bench.forecast:measure",
     "prometheus": "bench.prometheus:measure",
     "traces": "bench.traces:measure",
     "updater": "bench.updater:measure",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 
 from vpa_ippr.api.series import Resource
 from vpa_ippr.backtest.actuator import Actuator, ActuatorRules, Conditions
+from vpa_ippr.backtest.contenders import ENSEMBLES, POLICIES
 from vpa_ippr.backtest.grid import Fleet
 from vpa_ippr.backtest.policy import HistoryView, Targets
 
@@ -15,6 +17,7 @@ START = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 HOUR, DAY = 3600.0, 86_400.0
 MIB, GIB = 2.0**20, 2.0**30
 NAN = float("nan")
+PLAIN_POLICIES = tuple(name for name in POLICIES if name not in ENSEMBLES)
 
 
 def fleet(rows, resource=Resource.CPU, *, step=300.0, sources=None, current=None, starts=None) -> Fleet:
@@ -43,6 +46,11 @@ def made_up(resource=Resource.CPU, *, series=5, days=4.0, step=300.0, seed=0, so
     gap = len(times) // 3
     usage[0, gap : gap + len(times) // 10] = NAN
     return fleet(usage, resource, step=step, sources=sources, starts=START + random.integers(0, 10_000_000, series))
+
+
+def assert_same(found, expected) -> None:
+    """Two results are equal in all that they hold, where a NaN equals a NaN."""
+    np.testing.assert_equal(asdict(found), asdict(expected))
 
 
 class Scripted:

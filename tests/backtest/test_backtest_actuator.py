@@ -72,6 +72,22 @@ def test_guard(used, after):
     assert drive(ActuatorRules(guard=Guard(), bump=None), [100, None], [used, 1])[0] == [100, pytest.approx(after)]
 
 
+@pytest.mark.parametrize(
+    ("uses", "after"),
+    [([80, 88], 100), ([80, 92], 1.1 * 98), ([92, 80], 100), ([80, float("nan"), 92], 1.1 * 98), ([92], 100), ([96], 105.6)],
+    ids=["growing slowly", "growing fast", "falling", "over a gap", "nothing before", "near"],
+)
+def test_guard_that_looks_ahead(uses, after):
+    rules = ActuatorRules(guard=Guard(growth=0.5), bump=None)
+    assert drive(rules, [100, *[None] * len(uses)], [*uses, 1], step=300.0)[0][-1] == pytest.approx(after)
+
+
+def test_growth_is_that_of_five_minutes_whatever_the_grid():
+    rules = ActuatorRules(guard=Guard(growth=0.5), bump=None)
+    assert drive(rules, [100, None, None], [80, 88, 1], step=60.0)[0][-1] == pytest.approx(1.1 * (88 + 0.5 * 5 * 8))
+    assert drive(rules, [100, None, None], [80, 92, 1], step=600.0)[0][-1] == 100
+
+
 def test_guard_and_bump_together_give_the_higher():
     rules = ActuatorRules(guard=Guard(), bump=OomBump(1.2, 0))
     assert drive(rules, [100, None], [101, 1])[0] == [100, 120]

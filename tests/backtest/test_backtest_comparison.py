@@ -1,14 +1,18 @@
 """Whole comparisons: deterministic, over common slots, against a baseline; and how they are shown."""
 
 import math
+import struct
+import sys
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, product
 
 import msgspec
 import numpy as np
 import pytest
-from backtest_support import DAY, NAN, fleet, made_up
+from backtest_support import DAY, NAN, assert_same, fleet, made_up
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vpa_ippr.api.errors import UsageError
 from vpa_ippr.api.series import Finding, Resource
@@ -16,7 +20,10 @@ from vpa_ippr.backtest.actuator import Conditions
 from vpa_ippr.backtest.comparison import Plan, compare, compared
 from vpa_ippr.backtest.contenders import contenders
 from vpa_ippr.backtest.documents import render_json
-from vpa_ippr.backtest.pareto import efficient, render_page, render_svg
+from vpa_ippr.backtest.pareto import efficient
+from vpa_ippr.backtest.pareto_labels import place_labels
+from vpa_ippr.backtest.pareto_png import render_png
+from vpa_ippr.backtest.pareto_svg import render_page, render_svg
 from vpa_ippr.backtest.replay import replay
 from vpa_ippr.backtest.table import render_table
 
@@ -55,14 +62,14 @@ def test_a_policy_is_the_same_whoever_it_is_compared_with():
     alone = compare(made, replace(PLAN, policies=("vpa-classic",)))
     # Both decide from the first slot on, so they are scored over the same slots.
     beside = compare(made, replace(PLAN, policies=("max-guard", "vpa-classic")))
-    assert alone.outcomes[0].averages == beside.outcomes[1].averages
+    assert_same(alone.outcomes[0].averages, beside.outcomes[1].averages)
 
 
 def test_replays_made_elsewhere_can_be_compared():
     made = made_up(series=4, days=3, step=STEP)
     replays = [replay(made, one, PLAN.conditions) for one in contenders(["vpa-classic", "max-guard"], made, own_floors=False)]
     plan = replace(PLAN, policies=("vpa-classic", "max-guard"))
-    assert compared(made, plan, replays).outcomes[1].averages == compare(made, plan).outcomes[1].averages
+    assert_same(compared(made, plan, replays).outcomes[1].averages, compare(made, plan).outcomes[1].averages)
 
 
 def test_a_series_without_scored_slots_does_not_disturb_the_others():
@@ -71,7 +78,7 @@ def test_a_series_without_scored_slots_does_not_disturb_the_others():
     short[:10] = 1.0
     plan = replace(PLAN, policies=("max-guard",), conditions=Conditions())
     with_short = compare(fleet([*rows, short], step=STEP), plan).outcomes[1].averages
-    assert with_short == compare(fleet(rows, step=STEP), plan).outcomes[1].averages
+    assert_same(with_short, compare(fleet(rows, step=STEP), plan).outcomes[1].averages)
 
 
 def test_nothing_to_score():
@@ -115,7 +122,7 @@ def test_table(both):
     for part in (
         "cpu: 9 containers",
         "memory: 9 containers",
-        "OOMS/DAY",
+        "OOMS",
         "krr-simple",
         "bank",
         "the same floor for all",
@@ -127,6 +134,7 @@ def test_table(both):
     assert "intervals" not in narrow
     assert "1.000" in narrow
     assert "\x1b" not in text
+    assert "COVERAGE" not in text  # none of these forecasts
 
 
 def test_one_source_needs_no_table_by_source():
@@ -159,6 +167,44 @@ def test_svg_is_well_formed_and_names_every_policy(both):
     assert all(abs(x - x2) > 60 or abs(y - y2) >= 14 for (x, y), (x2, y2) in combinations(spots, 2))
 
 
+def test_the_same_picture_as_png(both):
+    before = "matplotlib.pyplot" in sys.modules
+    image = render_png(both)
+    assert struct.unpack(">II", image[16:24]) == (2 * 760, 2 * 840)
+    assert image == render_png(both)
+    assert image != render_png(both[::-1])
+    assert ("matplotlib.pyplot" in sys.modules) is before
+
+
+PLACES = st.tuples(st.floats(70, 600), st.floats(50, 360))
+POLICIES = ["static", "vpa-classic", "vpa-recreate", "krr-simple", "krr-simple-limit", "autopilot-window", "max-guard", "balanced", "cost"]
+
+
+@given(st.lists(PLACES, max_size=len(POLICIES)))
+def test_no_label_lies_on_another_or_on_a_point(places):
+    points = list(zip(places, POLICIES, strict=False))
+    labels = place_labels(points, 760, 31, 377)
+    spans = []
+    for label, (_, text) in zip(labels, points, strict=True):
+        (x, y), width = label.at, 7.9 * len(text)  # as wide as it is drawn at most
+        spans.append((x - width if label.is_left else x, y - 10, x if label.is_left else x + width, y + 3))
+    for one, other in combinations(spans, 2):
+        assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+    for (left, top, right, bottom), (x, y) in product(spans, places):
+        assert not (left < x < right and top < y < bottom)
+    for left, top, right, bottom in spans:
+        assert 0 <= left < right <= 760
+        assert 31 <= top < bottom <= 380
+
+
+def test_a_label_far_from_its_point_is_led_to_it():
+    alone, *_ = place_labels([((100, 100), "static")], 760, 31, 377)
+    assert (alone.leader, alone.is_left, alone.at) == (None, False, (109, 104))
+    crowded = place_labels([((100, 100), name) for name in ("static", "max-guard", "cost")], 760, 31, 377)
+    assert [label.leader is None for label in crowded].count(False) == 1
+    assert {label.leader[1] for label in crowded if label.leader} == {(100, 100)}
+
+
 def test_a_page_is_escaped_and_complete(both):
     hostile = replace(both[0], plan=replace(PLAN, baseline="<script>"))
     page = render_page([hostile], "a < b")
@@ -173,3 +219,4 @@ def test_nothing_to_draw_is_said():
     # Static is the highest use here: no slack, so no ratio to it.
     assert math.isnan(comparison.outcomes[1].averages.balanced["slack_ratio"].value)
     assert "nothing to draw" in render_svg([comparison])
+    assert render_png([comparison]).startswith(b"\x89PNG")

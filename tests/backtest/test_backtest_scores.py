@@ -1,11 +1,14 @@
 """Scores computed by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from backtest_support import DAY, GIB, HOUR, NAN, fleet
+from backtest_support import DAY, GIB, HOUR, NAN, assert_same, fleet
 
 from vpa_ippr.api.series import Resource
 from vpa_ippr.backtest.averages import average
+from vpa_ippr.backtest.policy import Forecasted
 from vpa_ippr.backtest.replay import Replay
 from vpa_ippr.backtest.scores import coverage, pinball_loss, score, slots_to_score
 
@@ -71,6 +74,37 @@ def test_pinball_and_coverage_by_hand():
     np.testing.assert_allclose(coverage(actual, forecast), [2 / 3, NAN])
 
 
+class TestForecasts:
+    """What a policy told is held against what came."""
+
+    @staticmethod
+    def scored(usage, told, horizon, warmup=0.0, quantile=0.9):
+        made = fleet(usage, step=HOUR)
+        forecasts = {slot: Forecasted(np.array(values, float), quantile, horizon * HOUR) for slot, values in told.items()}
+        return scored(made, replace(replayed(np.full(made.usage.shape, 9.0)), forecasts=forecasts), warmup)
+
+    def test_by_hand(self):
+        found = self.scored([[1, 3, 5, 7], [2, 2, 2, 2]], {0: [4, 1], 2: [6, 2]}, horizon=2)
+        # Of 3 and 7, and of 2 and 2, as a share of a usual use of 4 and of 2.
+        assert found.pinball == pytest.approx([(0.1 * 1 + 0.9 * 1) / 2 / 4, 0.9 * 1 / 2 / 2])
+        assert found.coverage.tolist() == [0.5, 0.5]
+
+    def test_a_policy_that_tells_nothing_has_no_such_score(self):
+        for told in ({}, {0: [NAN]}):
+            found = self.scored([[1, 3, 5, 7]], told, horizon=1)
+            assert np.isnan([found.pinball, found.coverage]).all()
+
+    def test_warmup_gaps_and_the_end_count_nowhere(self):
+        usage = [[5, 5, 5, 1, NAN, NAN, 1, 1], [1] * 8]
+        # Of the first container, whose forecasts of 0 would all be missed, only hours 2 and 6 count: 0 and 1 are warm-up, 5 lies in a gap
+        # though half of what follows is known, and of the three hours after 3 and after 7 less than half is.
+        found = self.scored(usage, {slot: [9 if slot == 2 else 0, 9] for slot in range(8)}, horizon=3, warmup=2 * HOUR)
+        assert found.coverage.tolist() == [1 / 2, 1]
+
+    def test_the_quantile_is_the_policys_own(self):
+        assert self.scored([[4.0]], {0: [2]}, horizon=1, quantile=0.5).pinball == pytest.approx([0.5 * 2 / 4])
+
+
 class TestAverages:
     """Series to sources to one number."""
 
@@ -112,7 +146,7 @@ class TestAverages:
         usage, held = random.lognormal(0, 1, (40, 1)), random.lognormal(0.5, 1, (40, 1))
         sources = ["a"] * 15 + ["b"] * 25
         one, same, other = (self.averages(usage, held, np.full((40, 1), 2.0), sources, seed) for seed in (1, 1, 2))
-        assert one == same
+        assert_same(one, same)
         assert one.balanced["allocation_ratio"] != other.balanced["allocation_ratio"]
         for metric in ("allocation_ratio", "violation_time", "violation_volume"):
             number = one.balanced[metric]

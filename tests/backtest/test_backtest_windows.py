@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from backtest_support import DAY, GIB, NAN, fleet, made_up
+from backtest_support import DAY, GIB, NAN, PLAIN_POLICIES, fleet, made_up
 
 from vpa_ippr.api.errors import UsageError
 from vpa_ippr.api.series import Resource
 from vpa_ippr.backtest.actuator import Conditions, Guard, UpdaterRule
-from vpa_ippr.backtest.contenders import COMMON_FLOOR, POLICIES, contenders
+from vpa_ippr.backtest.contenders import COMMON_FLOOR, POLICIES, Scene, contenders
 from vpa_ippr.backtest.policy import HistoryView
 from vpa_ippr.backtest.replay import replay
 from vpa_ippr.backtest.windows import AutopilotWindow, Krr, RecentPeak, Static, percentile_of_rows
@@ -73,7 +73,7 @@ def test_static_is_what_is_set_or_the_most_ever_used():
 @pytest.mark.parametrize("resource", Resource)
 def test_every_policy_keeps_to_the_common_floor(resource):
     made = fleet(np.full((2, 150), 1e-6), resource, step=1800.0)
-    for contender in contenders([name for name in POLICIES if name != "static"], made, own_floors=False):
+    for contender in contenders([name for name in PLAIN_POLICIES if name != "static"], made, own_floors=False):
         assert (replay(made, contender, Conditions()).allocation[:, -1] >= COMMON_FLOOR[resource]).all()
 
 
@@ -85,9 +85,10 @@ def test_own_floors(name, cpu, memory):
         assert replay(made, contender, Conditions()).allocation[0, -1] == pytest.approx(floor)
 
 
-def test_each_policy_comes_with_its_rules():
-    made = fleet([[GIB]], Resource.MEMORY)
-    rules = {one.policy.name: one.rules for one in contenders(list(POLICIES), made, own_floors=False)}
+def test_each_policy_comes_with_its_rules(stand_ins):
+    scene = Scene(fleet([[GIB]], Resource.MEMORY), own_floors=False, forecasters=stand_ins)
+    made = [make(scene) for make in POLICIES.values()]
+    rules = {one.policy.name: one.rules for one in made}
     assert list(rules) == list(POLICIES)
     assert rules["vpa-classic"].due == UpdaterRule()
     assert rules["vpa-recreate"].due == UpdaterRule(recreates=True)

@@ -25,6 +25,7 @@ VPA_POD_AGE_SECONDS: Final = DAY_SECONDS / 2
 VPA_LEAST_CHANGE: Final = 0.1
 # A container that an OOM kill ends sooner than this is updated whatever the pod's age (``--evict-after-oom-threshold``).
 VPA_QUICK_OOM_SECONDS: Final = 600.0
+_GROWTH_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +55,14 @@ class OomBump:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Memory that comes this near to the limit makes it ``factor`` times the usage in the next slot."""
+    """Memory that is expected to come this near to the limit makes it ``factor`` times what is expected, in the next slot.
+
+    Expected is the usage plus ``growth`` times what it grows by in five minutes, at the pace of the last slot.
+    """
 
     above: float = 0.95
     factor: float = 1.1
+    growth: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class Actuator:
         self._pod_since = np.zeros(series)
         self._running_since = np.zeros(series)
         self._quick_oom = np.zeros(series, np.bool_)
+        self._used_before = np.full(series, np.nan)
 
     def begin(self, targets: Targets | None) -> Mask:
         """Resize for the slot that begins, by new targets if there are any; True where a series was resized."""
@@ -123,12 +129,16 @@ class Actuator:
             if self._rules.bump is not None:
                 bumped = np.maximum(self.in_force * self._rules.bump.ratio, self.in_force + self._rules.bump.least_bytes)
                 raised = np.where(killed, bumped, raised)
-            if self._rules.guard is not None:
-                near = usage > self._rules.guard.above * self.in_force
-                raised = np.where(near, np.fmax(raised, self._rules.guard.factor * usage), raised)
-            self._urgent = raised
+            self._urgent = raised if self._rules.guard is None else np.fmax(raised, self._guarded(self._rules.guard, usage))
             self._note_kills(killed)
         self._slot += 1
+
+    def _guarded(self, guard: Guard, usage: Floats) -> Floats:
+        """What the guard wants, NaN where it is content."""
+        ahead = guard.growth * _GROWTH_SECONDS / self._step_seconds
+        expected = usage + ahead * np.fmax(usage - self._used_before, 0.0)
+        self._used_before = np.where(np.isfinite(usage), usage, self._used_before)
+        return np.where(expected > guard.above * self.in_force, guard.factor * expected, np.nan)
 
     def _start(self, targets: Targets, now: float) -> None:
         first = np.isnan(self.in_force) & np.isfinite(targets.target)

@@ -22,7 +22,7 @@ LEAST_SERIES_OF_SOURCE: Final = 4
 DRAWS: Final = 1000
 _INTERVAL: Final = (0.025, 0.975)
 
-MEANS: Final = ("relative_slack", "violation_time", "violation_volume", "ooms_per_day", "any_oom", "resizes_per_day")
+MEANS: Final = ("relative_slack", "violation_time", "violation_volume", "ooms_per_day", "any_oom", "resizes_per_day", "pinball", "coverage")
 RATIOS: Final = {"allocation_ratio": "allocated", "slack_ratio": "slack"}
 CHANGES: Final = {f"{name}_change": name for name in ("violation_time", "violation_volume", "ooms_per_day")}
 METRICS: Final = (*MEANS, *RATIOS, *CHANGES)

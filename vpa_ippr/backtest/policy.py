@@ -6,7 +6,7 @@ future is not hidden but absent. A policy may keep what it has learned from one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 import numpy as np
@@ -45,12 +45,25 @@ class HistoryView:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Forecasted:
+    """What a policy says the largest use within ``horizon_seconds`` stays below, with chance ``quantile``; shape (n,), NaN: unsaid."""
+
+    values: Floats
+    quantile: float
+    horizon_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Targets:
-    """What each of n series should have (cores or bytes; NaN: keep what there is), and the bounds outside which a resize is urgent."""
+    """What each of n series should have (cores or bytes; NaN: keep what there is), and the bounds outside which a resize is urgent.
+
+    ``forecast`` is what the policy can be held to, if it forecasts at all.
+    """
 
     target: Floats
     lower: Floats
     upper: Floats
+    forecast: Forecasted | None = None
 
     @classmethod
     def only(cls, target: Floats) -> Self:
@@ -59,7 +72,9 @@ class Targets:
 
     def at_least(self, floor: float) -> Targets:
         """With nothing below ``floor``."""
-        return Targets(np.maximum(self.target, floor), np.maximum(self.lower, floor), np.maximum(self.upper, floor))
+        return replace(
+            self, target=np.maximum(self.target, floor), lower=np.maximum(self.lower, floor), upper=np.maximum(self.upper, floor)
+        )
 
 
 class Policy(Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vpa_ippr.api.series import Floats
 from vpa_ippr.backtest.actuator import Actuator, ActuatorRules, Conditions
 from vpa_ippr.backtest.grid import Fleet
-from vpa_ippr.backtest.policy import HistoryView, Policy
+from vpa_ippr.backtest.policy import Forecasted, HistoryView, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +27,15 @@ class Replay:
     """What a policy did to a fleet.
 
     ``allocation``: what was in force, cores or bytes, shape (n, T), NaN before the first decision. ``resized``: where a slot began with a
-    resize, shape (n, T). ``refused``: how many resizes of each series were refused, shape (n,).
+    resize, shape (n, T). ``refused``: how many resizes of each series were refused, shape (n,). ``forecasts``: what was forecast at the
+    beginning of which slot.
     """
 
     policy: str
     allocation: Floats
     resized: NDArray[np.bool_]
     refused: NDArray[np.int64]
+    forecasts: Mapping[int, Forecasted] = field(default_factory=dict)
 
 
 Progress = Callable[[int, int], None]
@@ -46,18 +48,21 @@ def replay(fleet: Fleet, contender: Contender, conditions: Conditions, progress:
     seen, allocation, resized = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, np.bool_)
     actuator = Actuator(contender.rules, conditions, fleet.resource, len(fleet), fleet.step_seconds)
     every = max(1, round(contender.rules.interval_seconds / fleet.step_seconds))
+    forecasts: dict[int, Forecasted] = {}
     told_every = max(1, shape[1] // 100)
     for now in range(shape[1]):
         targets = None
         if now % every == 0:
             targets = contender.policy.decide(_view(fleet, seen[:, :now], allocation[:, :now], actuator.in_force))
+            if targets.forecast is not None:
+                forecasts[now] = targets.forecast
         resized[:, now] = actuator.begin(targets)
         allocation[:, now] = actuator.in_force
         seen[:, now] = fleet.usage[:, now]
         actuator.end(seen[:, now])
         if progress is not None and (now + 1) % told_every == 0:
             progress(now + 1, shape[1])
-    return Replay(contender.policy.name, allocation, resized, actuator.refused)
+    return Replay(contender.policy.name, allocation, resized, actuator.refused, forecasts)
 
 
 def _view(fleet: Fleet, seen: Floats, allocation: Floats, in_force: Floats) -> HistoryView:

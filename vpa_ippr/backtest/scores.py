@@ -27,7 +27,8 @@ class SeriesScores:
     """Scores of each of n series over its scored slots, shape (n,) each.
 
     ``allocated`` and ``slack`` are core-hours or GiB-hours. Rates are events per container-day. ``ooms_per_day`` counts slots whose
-    memory was above the limit; it is 0 for CPU. What a series without a scored slot would divide by nothing is NaN.
+    memory was above the limit; it is 0 for CPU. ``pinball`` (as a share of the mean use) and ``coverage`` are those of the policy's
+    forecasts, NaN for one that makes none. What a series without a scored slot would divide by nothing is NaN.
     """
 
     days: Floats
@@ -39,6 +40,8 @@ class SeriesScores:
     ooms_per_day: Floats
     any_oom: Floats
     resizes_per_day: Floats
+    pinball: Floats
+    coverage: Floats
 
 
 def slots_to_score(fleet: Fleet, replays: Sequence[Replay], warmup_seconds: float) -> Mask:
@@ -59,6 +62,7 @@ def score(fleet: Fleet, replayed: Replay, scored: Mask) -> SeriesScores:
     days = slots * (fleet.step_seconds / DAY_SECONDS)
     slack = np.maximum(held - used, 0.0).sum(axis=1)
     over = used > held
+    pinball, coverage = _of_forecasts(fleet, replayed, scored)
     kills = over.sum(axis=1) if fleet.resource is Resource.MEMORY else np.zeros(len(fleet))
     return SeriesScores(
         days=days,
@@ -70,7 +74,32 @@ def score(fleet: Fleet, replayed: Replay, scored: Mask) -> SeriesScores:
         ooms_per_day=_shares(kills, days),
         any_oom=np.where(slots > 0, (kills > 0).astype(np.float64), np.nan),
         resizes_per_day=_shares((replayed.resized & _span(scored)).sum(axis=1), days),
+        pinball=pinball,
+        coverage=coverage,
     )
+
+
+def _of_forecasts(fleet: Fleet, replayed: Replay, scored: Mask) -> tuple[Floats, Floats]:
+    """Pinball loss and coverage of what was forecast at scored slots, over the horizons of which at least half was recorded."""
+    nothing = np.full(len(fleet), np.nan)
+    moments = [slot for slot in replayed.forecasts if scored[:, slot].any()]
+    if not moments:
+        return nothing, nothing
+    said = np.stack([np.where(scored[:, slot], replayed.forecasts[slot].values, np.nan) for slot in moments], axis=1)
+    first = replayed.forecasts[moments[0]]
+    came = _largest_after(fleet.usage, moments, round(first.horizon_seconds / fleet.step_seconds))
+    usual = _shares(np.where(scored, fleet.usage, 0.0).sum(axis=1), scored.sum(axis=1))
+    return _shares(pinball_loss(came, said, first.quantile), usual), coverage(came, said)
+
+
+def _largest_after(usage: Floats, moments: Sequence[int], slots: int) -> Floats:
+    """The largest use of so many slots from each moment on; NaN where less than half of them was recorded."""
+    result = np.full((len(usage), len(moments)), np.nan)
+    for column, moment in enumerate(moments):
+        after = usage[:, moment : moment + slots]
+        known = np.isfinite(after).sum(axis=1) * 2 >= slots
+        result[known, column] = np.fmax.reduce(after[known], axis=1)
+    return result
 
 
 def pinball_loss(actual: Floats, forecast: Floats, quantile: float) -> Floats:

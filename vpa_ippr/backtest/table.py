@@ -20,7 +20,7 @@ from vpa_ippr.backtest.grid import DAY_SECONDS
 
 _PIPED_WIDTH: Final = 160
 # On a narrower terminal there is no room for the intervals.
-_FULL_WIDTH: Final = 130
+_FULL_WIDTH: Final = 156
 
 
 _BOTH: Final = tuple(Resource)
@@ -40,12 +40,14 @@ class _Column:
 _COLUMNS: Final = (
     _Column("relative_slack", "SLACK", "{:.1%}".format),
     _Column("allocation_ratio", "ALLOCATION", "{:.3f}".format, interval_for=_BOTH),
-    _Column("slack_ratio", "SLACK VOLUME", "{:.3f}".format, interval_for=_BOTH),
-    _Column("violation_time", "VIOLATION TIME", "{:.2%}".format, interval_for=(Resource.CPU,)),
-    _Column("violation_volume", "VIOLATION VOLUME", "{:.2%}".format, interval_for=(Resource.CPU,)),
-    _Column("ooms_per_day", "OOMS/DAY", "{:.4f}".format, (Resource.MEMORY,), (Resource.MEMORY,)),
-    _Column("any_oom", "ANY OOM", "{:.1%}".format, (Resource.MEMORY,)),
-    _Column("resizes_per_day", "RESIZES/DAY", "{:.2f}".format),
+    _Column("slack_ratio", "SLACK\nVOLUME", "{:.3f}".format, interval_for=_BOTH),
+    _Column("violation_time", "VIOLATION\nTIME", "{:.2%}".format, interval_for=(Resource.CPU,)),
+    _Column("violation_volume", "VIOLATION\nVOLUME", "{:.2%}".format, interval_for=(Resource.CPU,)),
+    _Column("ooms_per_day", "OOMS\n/DAY", "{:.4f}".format, (Resource.MEMORY,), (Resource.MEMORY,)),
+    _Column("any_oom", "ANY\nOOM", "{:.1%}".format, (Resource.MEMORY,)),
+    _Column("resizes_per_day", "RESIZES\n/DAY", "{:.2f}".format),
+    _Column("pinball", "PINBALL", "{:.3f}".format),
+    _Column("coverage", "COVERAGE", "{:.1%}".format),
 )
 
 
@@ -73,7 +75,13 @@ def _heading(comparison: Comparison) -> str:
 
 
 def _columns(comparison: Comparison) -> list[_Column]:
-    return [column for column in _COLUMNS if comparison.resource in column.shown_for]
+    """Without those of which no policy has a number: few of them forecast."""
+    known = [outcome.averages.balanced for outcome in comparison.outcomes]
+    return [
+        column
+        for column in _COLUMNS
+        if comparison.resource in column.shown_for and any(math.isfinite(averages[column.metric].value) for averages in known)
+    ]
 
 
 def _balanced(comparison: Comparison, *, with_intervals: bool) -> Table:
@@ -103,9 +111,9 @@ def _by_source(comparison: Comparison) -> Table:
 def _empty(labels: Sequence[str], columns: Sequence[_Column]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     for label in labels:
-        table.add_column(label, overflow="fold", justify="right" if label == "CONTAINERS" else "left")
+        table.add_column(label, overflow="fold", justify="right" if label == "CONTAINERS" else "left", vertical="bottom")
     for column in columns:
-        table.add_column(column.title, justify="right", no_wrap=True)
+        table.add_column(column.title, justify="right", no_wrap=True, vertical="bottom")
     return table
 
 

@@ -14,6 +14,7 @@ from vpa_ippr.forecast.grid import HOURS_PER_DAY
 from vpa_ippr.forecast.quantiles import LEVELS, Horizon
 from vpa_ippr.forecast.seasonal import TRAILING
 from vpa_ippr.forecast.selection import SelectionRules
+from vpa_ippr.usage.evidence import EvidenceRules, broken_evidence_rules
 from vpa_ippr.usage.oom import OomRules, broken_oom_rules
 from vpa_ippr.usage.revisions import RevisionRules
 
@@ -130,6 +131,7 @@ class Ensemble(_Part, frozen=True):
     young_hours: int = 24
     series: SeriesRules = SeriesRules()
     oom: OomRules = OomRules()
+    evidence: EvidenceRules = EvidenceRules()
 
     def resource(self, resource: Resource) -> ResourceEnsemble:
         """The part for one resource."""
@@ -146,13 +148,22 @@ def broken_rules(ensemble: Ensemble) -> Iterator[tuple[str, str]]:
     yield from _broken_series(ensemble.series)
     for key, why in broken_oom_rules(ensemble.oom):
         yield f"ensemble.oom.{key}", why
+    for key, why in broken_evidence_rules(ensemble.evidence):
+        yield f"ensemble.evidence.{key}", why
     for resource in Resource:
-        part = ensemble.resource(resource)
-        for key, why in _broken_resource(part):
-            yield f"ensemble.{resource}.{key}", why
-        uses_model = any(expert.forecaster == "gradient-boosting" for expert in (*part.experts, part.runs))
-        if uses_model and ensemble.model is None:
-            yield "ensemble.model", f"is needed by the gradient-boosting experts of {resource}"
+        yield from _broken_in(ensemble, resource)
+
+
+def _broken_in(ensemble: Ensemble, resource: Resource) -> Iterator[tuple[str, str]]:
+    part = ensemble.resource(resource)
+    for key, why in _broken_resource(part):
+        yield f"ensemble.{resource}.{key}", why
+    for index, season in enumerate(part.seasons):
+        if max(season.days, default=0) > ensemble.history_days:
+            yield f"ensemble.{resource}.seasons[{index}].days", f"reach further back than history_days, {ensemble.history_days}"
+    uses_model = any(expert.forecaster == "gradient-boosting" for expert in (*part.experts, part.runs))
+    if uses_model and ensemble.model is None:
+        yield "ensemble.model", f"is needed by the gradient-boosting experts of {resource}"
 
 
 def _broken_resource(part: ResourceEnsemble) -> Iterator[tuple[str, str]]:
