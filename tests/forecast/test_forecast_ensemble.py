@@ -81,14 +81,14 @@ class TestOutcomes:
         assert calibration.observations.tolist() == [60 - horizon.hours] * 5
         assert (calibration.covered_raw == covered).all()
 
-    def test_what_was_measured_for_less_than_half_of_the_time_is_no_outcome(self):
+    def test_an_hour_measured_less_than_half_as_much_as_usual_is_no_outcome(self):
         values = np.ones((3, 10 * PER_HOUR))
         steps = np.arange(10 * PER_HOUR) % PER_HOUR
-        values[1, steps >= 6] = NAN
-        values[2, steps >= 5] = NAN
+        values[1, steps >= 2] = NAN  # read every half hour
+        values[2, (steps >= 3) & (np.arange(10 * PER_HOUR) // PER_HOUR % 2 == 1)] = NAN
         fit = {TRAILING: says([1.0] * 3)}
         state, _ = walk(EnsembleDecider(rules(Expert(TRAILING, 0.9, 1.0)), 0), hourly(values), lambda *_: fit)
-        assert state.calibrations[TRAILING, Horizon.HOUR].observations.tolist() == [9, 9, 0]
+        assert state.calibrations[TRAILING, Horizon.HOUR].observations.tolist() == [9, 9, 4]
 
     @pytest.mark.parametrize("told_too_much", [0.7, 1.0, 1.5])
     def test_coverage_comes_to_what_was_asked_and_is_told(self, told_too_much):
@@ -192,13 +192,13 @@ class TestWhoDecides:
     @pytest.mark.parametrize(("min_density", "by"), [(0.0, HOURLY), (0.24, HOURLY), (0.26, BY_RUNS)])
     def test_how_sparse_is_sparse(self, min_density, by):
         values = np.full((1, 4 * PER_DAY), NAN)
-        values[:, ::4] = 1.0
+        values[:, :: 4 * PER_HOUR] = 1.0
         found = decide(rules(Expert(HOURLY, 0.9, 1.0), min_density=min_density), {HOURLY: says([0.5])}, values)
         assert found.by == (by,)
 
     def test_runs_are_not_sized_below_the_trailing_peak_either(self):
         values = np.full((1, 7 * PER_DAY), NAN)
-        values[:, ::4] = 1.0
+        values[:, :: 4 * PER_HOUR] = 1.0
         values[:, -4] = 8.0
         part = rules(Expert(HOURLY, 0.9, 1.0), peaks=(Peak(hours=24, factor=1.05),))
         found = decide(part, {HOURLY: says([0.5])}, values)
@@ -347,7 +347,7 @@ def test_a_gap_of_six_hours_is_neither_nothing_nor_a_spike(last_decision, part, 
     gaps, end = values.copy(), values.shape[1] - since * PER_HOUR
     gaps[:, end - 6 * PER_HOUR : end] = NAN
     whole, found = np.split(last_decision(part, np.concatenate((values, gaps))).target, 2)
-    assert (found / whole).tolist() == pytest.approx([1.0] * 6, abs=0.4)
+    assert (found / whole).tolist() == pytest.approx([1.0] * 6, abs=0.5)
 
 
 @BOTH

@@ -222,9 +222,15 @@ def _judged(state: EnsembleState, grid: UsageGrid) -> EnsembleState:
 
 
 def _outcome(grid: UsageGrid, horizon: Horizon) -> Floats:
-    """The largest use of the last hour or day, NaN where less than half of it was measured."""
+    """The largest use of the last hour or day; NaN where less than half of what is usually measured in one was.
+
+    What is read every half hour has two steps in each of its hours, and no more can be asked of it.
+    """
+    there = np.isfinite(grid.values)
+    hours = np.isfinite(grid.hourly_maxima(_hours_of(grid))).sum(axis=1)
+    usual = there.sum(axis=1) / np.maximum(hours, 1) * horizon.hours
     after = grid.values[:, -horizon.steps :]
-    return np.where(np.isfinite(after).sum(axis=1) * 2 >= horizon.steps, maxima(after), np.nan)
+    return np.where(np.isfinite(after).sum(axis=1) * 2 >= np.maximum(usual, 1.0), maxima(after), np.nan)
 
 
 def _group(expert: Expert) -> Group:
@@ -246,11 +252,10 @@ def _hours_of(grid: UsageGrid) -> int:
 
 
 def _density(grid: UsageGrid) -> Floats:
-    """Share of the steps since the first sample that were measured; 1 within the first day, when nothing can be said of it."""
-    there = np.isfinite(grid.values)
-    since_first = np.where(there.any(axis=1), grid.steps - there.argmax(axis=1), 0)
-    settled = since_first >= HOURS_PER_DAY * STEPS_PER_HOUR
-    return np.where(settled, there.sum(axis=1) / np.maximum(since_first, 1), 1.0)
+    """Share of the hours since the first sample that have one; 1 within the first day, when nothing can be said of it."""
+    there = np.isfinite(grid.hourly_maxima(_hours_of(grid)))
+    since_first = np.where(there.any(axis=1), there.shape[1] - there.argmax(axis=1), 0)
+    return np.where(since_first >= HOURS_PER_DAY, there.sum(axis=1) / np.maximum(since_first, 1), 1.0)
 
 
 def needed_forecasters(rules: Sequence[ResourceEnsemble]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -85,7 +85,7 @@ class ResourceEnsemble(_Part, frozen=True):
     """How one resource is decided.
 
     With ``selection`` the expert that was cheapest for this container is followed; without, the largest of all answers. Series that
-    were measured in less than ``min_density`` of the time since their first sample (jobs) are sized by their runs: ``runs``.
+    were measured in less than ``min_density`` of the hours since their first sample (jobs) are sized by their runs: ``runs``.
     """
 
     experts: tuple[Expert, ...]
@@ -146,10 +146,8 @@ def broken_rules(ensemble: Ensemble) -> Iterator[tuple[str, str]]:
         if getattr(ensemble, key) < lowest:
             yield f"ensemble.{key}", f"is {getattr(ensemble, key)}: must be {lowest} or more"
     yield from _broken_series(ensemble.series)
-    for key, why in broken_oom_rules(ensemble.oom):
-        yield f"ensemble.oom.{key}", why
-    for key, why in broken_evidence_rules(ensemble.evidence):
-        yield f"ensemble.evidence.{key}", why
+    for key, why in (*_within("oom", broken_oom_rules(ensemble.oom)), *_within("evidence", broken_evidence_rules(ensemble.evidence))):
+        yield f"ensemble.{key}", why
     for resource in Resource:
         yield from _broken_in(ensemble, resource)
 
@@ -164,6 +162,10 @@ def _broken_in(ensemble: Ensemble, resource: Resource) -> Iterator[tuple[str, st
     uses_model = any(expert.forecaster == "gradient-boosting" for expert in (*part.experts, part.runs))
     if uses_model and ensemble.model is None:
         yield "ensemble.model", f"is needed by the gradient-boosting experts of {resource}"
+
+
+def _within(part: str, broken: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(f"{part}.{key}", why) for key, why in broken]
 
 
 def _broken_resource(part: ResourceEnsemble) -> Iterator[tuple[str, str]]:
