@@ -1,4 +1,4 @@
-"""The global model: what it sees, what it learns, and that its file is safe to read."""
+"""The global model: how good its answers are, and that its file is safe to read."""
 
 import io
 import zipfile
@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 from skops import io as skops_io
 
-from support.usage_grids import END, PER_DAY, PER_HOUR, SMALL_TRAINING, daily, of_rows
-from vpa_ippr.api.errors import UsageError, ValidationError
-from vpa_ippr.forecast.boosting import MAX_MODEL_BYTES, MODEL_SCHEMA, BoostingForecaster, load_model
-from vpa_ippr.forecast.features import NAMES, build_features
+from support.usage_grids import END, PER_HOUR, SMALL_TRAINING, daily
+from vpa_ippr.api.errors import ValidationError
+from vpa_ippr.forecast.boosting import MAX_MODEL_BYTES, MODEL_SCHEMA, Asked, BoostingForecaster, load_model
+from vpa_ippr.forecast.features import build_features
 from vpa_ippr.forecast.grid import UsageGrid
 from vpa_ippr.forecast.quantiles import Horizon
 from vpa_ippr.forecast.seasonal import TrailingForecaster
-from vpa_ippr.forecast.training import TrainingOptions, collect_rows, outcome, train
-
-
-def feature(grid, name):
-    features = build_features(grid)
-    return features.matrix[:, NAMES.index(name)], features.scale
-
+from vpa_ippr.forecast.training import outcome, train
 
 # Good for nothing but its file.
 TINY = replace(SMALL_TRAINING, rows=800, iterations=2, levels=(0.5, 0.9))
@@ -54,77 +48,6 @@ def test_it_is_sharper_than_the_trailing_quantile(model):
     assert losses["gradient-boosting"] < 0.8 * losses["trailing-quantile"]
 
 
-def test_features_are_numbers_of_the_series_alone():
-    grid = daily(3, 9)
-    assert build_features(grid).matrix.shape == (3, len(NAMES)) == (3, 34)
-    assert np.isfinite(build_features(grid).matrix).all()
-    one = build_features(UsageGrid(grid.values[1:2], grid.end))
-    assert one.matrix[0].tolist() == build_features(grid).matrix[1].tolist()
-
-
-def test_features_do_not_see_the_future():
-    grid = daily(2, 9)
-    changed = grid.values.copy()
-    changed[:, -PER_DAY:] = 99.0
-    before = [build_features(UsageGrid(values, END).until(8 * PER_DAY)).matrix.tolist() for values in (grid.values, changed)]
-    assert before[0] == before[1]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("last_sample", 24.0),
-        ("max_lag_1h", 24.0),
-        ("max_lag_3h", 22.0),
-        ("mean_1h", 24.0),
-        ("mean_6h", 21.5),
-        ("max_24h", 24.0),
-        ("min_of_max_24h", 1.0),
-        ("same_hour_1d", 1.0),
-        ("same_hour_median_7d", 1.0),
-        ("same_hour_max_7d", 24.0),
-    ],
-)
-def test_a_feature_is_what_its_name_says(name, expected):
-    hours = np.tile(np.arange(1.0, 25.0), 14)
-    found, scale = feature(of_rows(np.repeat(hours, PER_HOUR)), name)
-    assert scale.tolist() == [12.5]
-    assert found[0] == pytest.approx(np.log((expected / 12.5 + 0.01) / 1.01))
-
-
-def test_the_rhythm_and_the_calendar_are_seen():
-    grid = daily(1, 14, noise=0.02)
-    assert feature(grid, "acf_24h")[0][0] > 0.9
-    assert feature(grid, "hour")[0][0] == 0
-    assert feature(grid, "weekday")[0][0] == 3  # 1 January 2026 was a Thursday
-    assert feature(grid, "known_hours")[0][0] == pytest.approx(np.log1p(336))
-
-
-def test_outcomes_need_half_of_the_horizon():
-    values = np.ones((1, 40))
-    values[0, 20:27] = np.nan
-    grid = UsageGrid(values, END)
-    assert np.isnan(outcome(grid, 20, Horizon.HOUR)[0])
-    assert outcome(grid, 21, Horizon.HOUR)[0] == 1.0
-
-
-def test_training_draws_from_every_source_and_no_more_than_asked(training_grids):
-    rows = collect_rows(training_grids, TrainingOptions(rows=1000))
-    assert 800 <= len(rows.matrix) <= 1100
-    assert np.isfinite(rows.targets[Horizon.HOUR]).all()
-    young = np.expm1(rows.matrix[:, NAMES.index("known_hours")]) < 24
-    assert 0.02 < young.mean() < 0.4
-
-
-def test_the_same_data_and_seed_give_the_same_file(training_grids, saved):
-    assert train(training_grids, TINY).save() == saved
-    assert len(saved) < MAX_MODEL_BYTES
-
-
-def test_another_seed_gives_another_model(training_grids, saved):
-    assert train(training_grids, replace(TINY, seed=9)).save() != saved
-
-
 def test_a_stored_model_answers_the_same(model):
     grid = daily(4, 8, seed=5)
     again = load_model(model.save())
@@ -132,15 +55,54 @@ def test_a_stored_model_answers_the_same(model):
     assert again.levels == model.levels == SMALL_TRAINING.levels
 
 
-def test_too_little_data_is_refused():
-    with pytest.raises(UsageError, match="at least 500") as caught:
-        train([daily(1, 0.2)], SMALL_TRAINING)
-    assert caught.value.reason == "TooLittleData"
+def test_of_no_series_there_is_nothing_to_say(model):
+    fitted = BoostingForecaster(model).fit(UsageGrid(np.empty((0, 5 * PER_HOUR)), END))
+    assert fitted.predict(Horizon.DAY, (0.9,)).values.shape == (0, 1)
 
 
-def test_nothing_at_all_is_refused():
-    with pytest.raises(UsageError, match="0 rows"):
-        train([], SMALL_TRAINING)
+def test_a_quarter_of_the_days_answer_is_the_trailing_quantile(model):
+    grid = daily(5, 9, seed=6)
+    own = build_features(grid)
+    alone = own.from_log(model.evaluate(own.matrix, Horizon.DAY))
+    trailing = TrailingForecaster().fit(grid).predict(Horizon.DAY, model.levels).values
+    answer = BoostingForecaster(model).fit(grid).predict(Horizon.DAY, model.levels).values
+    assert answer == pytest.approx(0.75 * alone + 0.25 * trailing)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hours", "days"),
+    [
+        (Asked(0.9, 0.0), 3, 0),
+        (Asked(0.85, 0.0), 3, 0),
+        (Asked(0.5, 0.0), 2, 0),
+        (Asked(0.0, 0.9), 3, 3),
+        (Asked(0.98, 0.5), 4, 2),
+        (Asked(0.5, 0.0, 48.0), 2, 0),
+    ],
+    ids=["no day", "between two levels", "the lowest level", "a day alone", "both", "young ones in full"],
+)
+def test_what_is_not_asked_is_left_out_and_the_rest_is_the_same_bit_for_bit(model, asked, hours, days):
+    assert model.levels == (0.5, 0.8, 0.9, 0.98)
+    grid = UsageGrid(daily(6, 9, seed=9).values, END)
+    grid.values[0], grid.values[1, : -47 * PER_HOUR], grid.values[2, : -48 * PER_HOUR] = np.nan, np.nan, np.nan
+    whole, part = (BoostingForecaster(model, *one).fit(grid) for one in ((), (asked,)))
+    young = np.array([False, True, False, False, False, False]) & (asked.whole_below_hours > 0)
+    for horizon, count in (("hour", hours), ("day", days)):
+        columns = np.arange(len(model.levels))[None, :]
+        read = (columns < count) | young[:, None]
+        np.testing.assert_array_equal(getattr(part, horizon), np.where(read, getattr(whole, horizon), np.nan))
+    assert part.method_of.tolist() == whole.method_of.tolist()
+    if asked.hour:
+        wanted = Horizon.HOUR, (asked.hour,)
+        np.testing.assert_array_equal(part.predict(*wanted).values, whole.predict(*wanted).values)
+
+
+def test_the_trees_are_summed_as_scikit_learn_does(model):
+    matrix = build_features(daily(40, 9, seed=10)).matrix
+    matrix[::3, 5] = np.nan
+    for horizon, ensembles in model.ensembles.items():
+        expected = np.maximum.accumulate(np.stack([one.predict(matrix) for one in ensembles], axis=1), axis=1)
+        np.testing.assert_array_equal(model.evaluate(matrix, horizon), expected)
 
 
 class NotAModel:

@@ -109,6 +109,16 @@ class TestOutcomes:
         assert np.isnan(decisions[0].coverage).all()
 
 
+    def test_what_is_not_calibrated_stays_as_it_was_said(self):
+        values = np.random.default_rng(3).lognormal(0, 0.3, (2, 200 * PER_HOUR))
+        part = rules(Expert(TRAILING, 0.8, 1.0), Expert(HOURLY, 0.8, 1.0, calibrated=False))
+        fit = {TRAILING: says([0.5, 0.5]), HOURLY: says([0.5, 0.5])}
+        state, _ = walk(EnsembleDecider(part, 0), hourly(values), lambda *_: fit)
+        assert list(state.calibrations) == [(TRAILING, Horizon.HOUR)]
+        assert state.named[:, 1] == pytest.approx(fit[HOURLY].predict(Horizon.HOUR, (0.8,)).values[:, 0])
+        assert (state.named[:, 0] > 1.2 * state.named[:, 1]).all()
+
+
 class TestWhoDecides:
     """Selection, the largest answer, the peak, and runs."""
 

@@ -16,6 +16,7 @@ from vpa_ippr.cli.recommend import recommend
 from vpa_ippr.cli.recommender import recommender
 from vpa_ippr.cli.report import report
 from vpa_ippr.cli.sandbox import sandbox
+from vpa_ippr.cli.train import train
 from vpa_ippr.cli.updater import updater
 
 # Their logs are all that they say; a command's own output says what a person needs.
@@ -32,7 +33,7 @@ def app(context: click.Context, log_level: str | None, log_format: str) -> None:
     configure_logging(log_level or ("info" if context.invoked_subcommand in _COMPONENTS else "error"), log_format)
 
 
-for command in (recommend, report, backtest, recommender, updater, actuator, sandbox, demo):
+for command in (recommend, report, backtest, train, recommender, updater, actuator, sandbox, demo):
     app.add_command(command)
 
 

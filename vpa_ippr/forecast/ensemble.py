@@ -89,10 +89,10 @@ class EnsembleDecider:
     @property
     def groups(self) -> dict[Group, tuple[float, ...]]:
         """The levels that are calibrated for each group, lowest first; the first expert's group comes first."""
-        found: dict[Group, set[float]] = {}
+        found: dict[Group, set[float]] = {_group(self.rules.experts[0]): {TOLD_LEVEL}}
         for expert in self.rules.experts:
-            found.setdefault(_group(expert), set()).add(expert.quantile)
-        found[_group(self.rules.experts[0])].add(TOLD_LEVEL)
+            if expert.calibrated:
+                found.setdefault(_group(expert), set()).add(expert.quantile)
         return {group: tuple(sorted(levels)) for group, levels in found.items()}
 
     def start(self, count: int) -> EnsembleState:
@@ -116,7 +116,7 @@ class EnsembleDecider:
             issued[group] = state.calibrations[group].apply(raw)
             waiting = (*state.pending[group], Issue(raw.values, issued[group].values))
             pending[group] = waiting[-group[1].hours :]
-        named = np.stack([_amount(expert, issued[_group(expert)]) for expert in self.rules.experts], axis=1)
+        named = np.stack([_amount(expert, fitted, issued) for expert in self.rules.experts], axis=1)
         selection = state.selection
         if selection is None:
             chosen, target = _largest(named)
@@ -237,7 +237,10 @@ def _group(expert: Expert) -> Group:
     return expert.forecaster, expert.horizon
 
 
-def _amount(expert: Expert, forecast: Forecast) -> Floats:
+def _amount(expert: Expert, fitted: Mapping[str, FittedQuantiles], issued: Mapping[Group, Forecast]) -> Floats:
+    if not expert.calibrated:
+        return fitted[expert.forecaster].predict(expert.horizon, (expert.quantile,)).values[:, 0] * expert.factor
+    forecast = issued[_group(expert)]
     return forecast.values[:, forecast.quantiles.index(expert.quantile)] * expert.factor
 
 

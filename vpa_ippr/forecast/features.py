@@ -1,7 +1,10 @@
-"""What the global model sees of a series: 34 numbers made from the series alone, without its unit.
+"""What the global model sees of a series: 32 numbers made from the series alone, without its unit.
 
 All amounts are logarithms of their ratio to the series' own scale (the mean of the hourly maxima of the last week), so one model serves
 millicores and gibibytes, and a container it never saw. What is not known yet is NaN, which the trees handle as a value of its own.
+
+The clock is left out: recordings come from other time zones and under made-up dates, so nine o'clock in one says nothing of nine o'clock
+in another. Rhythm is seen in what the hour to come needed on past days.
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import numpy as np
 from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.grid import (
     DAYS_PER_WEEK,
-    HOUR_SECONDS,
     HOURS_PER_DAY,
     HOURS_PER_WEEK,
     STEPS_PER_HOUR,
@@ -28,7 +30,6 @@ from vpa_ippr.forecast.grid import (
     row_quantiles,
     weighted_quantiles,
 )
-from vpa_ippr.usage.container import DAY_SECONDS
 
 # A use of nothing is this share of the scale: the logarithm needs an end.
 _NOTHING_SHARE: Final = 0.01
@@ -40,7 +41,6 @@ _SAME_HOUR_DAYS: Final = (1, 2, 3, 7)
 _DECAY_HALF_LIFE_HOURS: Final = 24.0
 _DECAY_LEVELS: Final = (0.5, 0.9, 0.95)
 _ACF_MIN_PAIRS: Final = 24
-_EPOCH_WEEKDAY: Final = 3  # 1 January 1970 was a Thursday; Monday is 0
 
 NAMES: Final = (
     *("last_sample", "max_15min", "mean_30min"),
@@ -51,7 +51,7 @@ NAMES: Final = (
     *(f"same_hour_{days}d" for days in _SAME_HOUR_DAYS),
     *("same_hour_median_7d", "same_hour_max_7d"),
     *(f"decayed_p{level * 100:.0f}" for level in _DECAY_LEVELS),
-    *("p90_168h", "acf_24h", "hour", "weekday", "known_hours", "day_over_day"),
+    *("p90_168h", "acf_24h", "known_hours", "day_over_day"),
 )
 
 
@@ -80,13 +80,18 @@ def to_log(amounts: Floats, scale: Floats) -> Floats:
     return np.asarray(np.log((ratio + _NOTHING_SHARE) / (1 + _NOTHING_SHARE)))
 
 
+def scale_of(grid: UsageGrid) -> Floats:
+    """The mean of the hourly maxima of the last week, by which a series' amounts are counted; (series,), NaN without samples."""
+    return means(grid.hourly_maxima(HOURS_PER_WEEK))
+
+
 def build_features(grid: UsageGrid) -> Features:
     """What is known at the end of the grid."""
     recent = grid.last(HISTORY_DAYS)
     hours = grid.hourly_maxima(_HISTORY_HOURS)
-    scale = means(hours[:, -HOURS_PER_WEEK:])
+    scale = scale_of(grid)
     amounts = np.stack([*_amounts(recent, hours)], axis=1)
-    matrix = np.concatenate((to_log(amounts, scale), np.stack([*_others(grid.end, recent, hours)], axis=1)), axis=1)
+    matrix = np.concatenate((to_log(amounts, scale), np.stack([*_others(recent, hours)], axis=1)), axis=1)
     return Features(matrix, scale)
 
 
@@ -115,12 +120,9 @@ def _same_hour(hours: Floats) -> Iterator[Floats]:
     yield maxima(np.stack([beside[:, -HOURS_PER_DAY * days + 1] for days in range(1, DAYS_PER_WEEK + 1)], axis=1))
 
 
-def _others(end: float, grid: UsageGrid, hours: Floats) -> Iterator[Floats]:
+def _others(grid: UsageGrid, hours: Floats) -> Iterator[Floats]:
     """Numbers that are no amounts: they are given as they are."""
-    series = len(hours)
     yield _autocorrelation(hours[:, -2 * HOURS_PER_WEEK :], HOURS_PER_DAY)
-    yield np.full(series, end // HOUR_SECONDS % HOURS_PER_DAY)
-    yield np.full(series, (end // DAY_SECONDS + _EPOCH_WEEKDAY) % DAYS_PER_WEEK)
     yield np.log1p(np.isfinite(hours).sum(axis=1).astype(np.float64))
     today, before = (means(grid.blocks(STEPS_PER_HOUR * HOURS_PER_DAY, 2)[:, day]) for day in (1, 0))
     yield _log_ratio(today, before)

@@ -13,12 +13,13 @@ import numpy as np
 
 from vpa_ippr.api.errors import UsageError, ValidationError
 from vpa_ippr.api.series import Floats, Resource
-from vpa_ippr.forecast.boosting import BoostingForecaster, BoostingModel, load_model
+from vpa_ippr.forecast.boosting import EVERYTHING, GRADIENT_BOOSTING, Asked, BoostingForecaster, BoostingModel, load_model
 from vpa_ippr.forecast.catalogue import Profile, default_directory
+from vpa_ippr.forecast.ensemble import EnsembleDecider, needed_forecasters
 from vpa_ippr.forecast.grid import HOUR_SECONDS, HOURS_PER_DAY, STEP_SECONDS, UsageGrid
 from vpa_ippr.forecast.holtwinters import HOLT_WINTERS, with_factors
 from vpa_ippr.forecast.peaks import PeaksForecaster
-from vpa_ippr.forecast.quantiles import FittedQuantiles, GridForecaster
+from vpa_ippr.forecast.quantiles import LEVELS, FittedQuantiles, GridForecaster, Horizon
 from vpa_ippr.forecast.seasonal import DecayingForecaster, SeasonalForecaster, TrailingForecaster
 from vpa_ippr.forecast.smoothing import learn_factors
 from vpa_ippr.usage.container import DAY_SECONDS
@@ -38,6 +39,26 @@ class ProfileModel:
     sha256: str
 
 
+def profile_model(data: bytes) -> ProfileModel:
+    """The model of a file's content.
+
+    Raises:
+        ValidationError: see ``boosting.load_model`` for the reasons; also ``ModelIncompatible`` when it lacks levels that profiles may ask.
+    """
+    model = _load_once(data)
+    if (model.levels[0], model.levels[-1]) != (LEVELS[0], LEVELS[-1]):
+        raise ValidationError(
+            f"the model knows the levels {model.levels[0]} to {model.levels[-1]}, {LEVELS[0]} to {LEVELS[-1]} are needed: train it again",
+            reason="ModelIncompatible",
+        )
+    return ProfileModel(model, hashlib.sha256(data).hexdigest())
+
+
+def is_model_named(profile: Profile) -> bool:
+    """Whether the profile names a model."""
+    return profile.ensemble is not None and profile.ensemble.model is not None
+
+
 def load_profile_model(directory: Path | None, profile: Profile) -> ProfileModel | None:
     """The model that a profile names, from the catalogue's directory (default: the program's own); None when it needs none.
 
@@ -54,7 +75,7 @@ def load_profile_model(directory: Path | None, profile: Profile) -> ProfileModel
         message = f"profile {profile.name} needs the model {path}, which cannot be read ({error.strerror}): put it there or train one"
         raise UsageError(message, reason="ModelMissing") from error
     try:
-        return ProfileModel(_load_once(data), hashlib.sha256(data).hexdigest())
+        return profile_model(data)
     except ValidationError as error:
         raise ValidationError(f"model {path} of profile {profile.name}: {error}", reason=error.reason) from error
 
@@ -72,16 +93,25 @@ def build_forecasters(profile: Profile, resource: Resource, model: ProfileModel 
         "day-of-week": lambda: SeasonalForecaster("week"),
         "decaying-histogram": lambda: DecayingForecaster(part.buckets.options(), part.half_life_seconds),
         "holt-winters": DailyHoltWinters,
-        "gradient-boosting": lambda: _boosting(profile, model),
+        "gradient-boosting": lambda: _boosting(profile, resource, model),
         "peaks-trend": PeaksForecaster,
     }
     return {name: makers[name]() for name in names}
 
 
-def _boosting(profile: Profile, model: ProfileModel | None) -> BoostingForecaster:
+def _boosting(profile: Profile, resource: Resource, model: ProfileModel | None) -> BoostingForecaster:
     if model is None:
         raise UsageError(f"profile {profile.name} uses gradient boosting and names no model", reason="ModelMissing")
-    return BoostingForecaster(model.model)
+    return BoostingForecaster(model.model, _asked(profile, resource))
+
+
+def _asked(profile: Profile, resource: Resource) -> Asked:
+    """What the decisions of a resource read of the global model: its experts' levels, and of a young series the bounds."""
+    if profile.ensemble is None or GRADIENT_BOOSTING not in needed_forecasters([profile.ensemble.resource(resource)]):
+        return EVERYTHING
+    decider = EnsembleDecider(profile.ensemble.resource(resource), profile.ensemble.young_hours)
+    hour, day = (max(decider.groups.get((GRADIENT_BOOSTING, horizon), (0.0,))) for horizon in Horizon)
+    return Asked(hour, day, profile.ensemble.young_hours)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ not above where it was yesterday. So a leak is growth of block minima that
 - leads above everything the same blocks ever showed before,
 - is still going on in the second half of the window (a cache that fills slows down),
 - is not for the most part one jump, and
-- is larger than the noise around it.
+- is larger than the noise around it, and than what use moves by from one step to the next: where collections keep step with the sampling,
+  the least that is seen of a heap creeps up by as much.
 
 The same test runs over windows from 3 hours to 12 days, because a leak that fills the limit in ten hours and one that takes two weeks look
 alike, but not in one window. Slopes are Theil-Sen medians with their order-statistic confidence interval; nothing assumes normal errors.
@@ -34,6 +35,7 @@ _MAX_FALL_BACK: Final = 0.25
 _MIN_NEW_GROUND: Final = 0.5
 _MIN_LATE_SHARE: Final = 0.25
 _MAX_JUMP_SHARE: Final = 0.5
+_MIN_GROWTH_STEPS: Final = 1.5
 _CONFIDENCE_Z: Final = 1.645  # two-sided 90 %
 
 
@@ -87,10 +89,11 @@ def find_leaks(grid: UsageGrid, limits: Floats | None = None, rules: LeakRules =
     unknown = np.full(count, np.nan)
     result = Leaks(np.zeros(count, np.bool_), *(unknown for _ in range(7)))
     known_hours = np.isfinite(grid.values).sum(axis=1) / STEPS_PER_HOUR
+    least_growth = _usual_move(grid) * _MIN_GROWTH_STEPS
     finest = minima(grid.blocks(_FINEST_STEPS, _HISTORY_HOURS * STEPS_PER_HOUR // _FINEST_STEPS))
     for block_hours in _BLOCK_HOURS:
         floors = minima(UsageGrid(finest, grid.end).blocks(round(block_hours / _BLOCK_HOURS[0]), round(_HISTORY_HOURS / block_hours)))
-        result = _longer(result, _in_window(floors, block_hours, rules))
+        result = _longer(result, _in_window(floors, block_hours, least_growth, rules))
     found = result.found & (known_hours >= rules.min_history_hours)
     return _with_times(replace(result, found=found), grid, unknown if limits is None else limits)
 
@@ -103,7 +106,7 @@ def _longer(short: Leaks, long: Leaks) -> Leaks:
     return replace(short, found=short.found | long.found, **values)
 
 
-def _in_window(floors: Floats, block_hours: float, rules: LeakRules) -> Leaks:
+def _in_window(floors: Floats, block_hours: float, least_growth: Floats, rules: LeakRules) -> Leaks:
     inside, before = floors[:, -_BLOCKS:], maxima(floors[:, :-_BLOCKS])
     tau, slopes = _trend(inside)
     growth = slopes[:, 1] * (_BLOCKS - 1)
@@ -116,7 +119,7 @@ def _in_window(floors: Floats, block_hours: float, rules: LeakRules) -> Leaks:
     found = (
         (tau >= _MIN_TAU)
         & (slopes[:, 0] > 0)
-        & (growth >= with_noise)
+        & (growth >= np.fmax(with_noise, least_growth))
         & (fall_back <= _MAX_FALL_BACK * growth)
         & (new_ground >= _MIN_NEW_GROUND * growth)
         & (late >= _MIN_LATE_SHARE * slopes[:, 1])
@@ -151,6 +154,11 @@ def _noise(values: Floats, slope: Floats) -> Floats:
     distances = values - slope[:, None] * np.arange(values.shape[1])
     ordered = np.sort(np.abs(distances - _median(distances)[:, None]), axis=1)
     return _median(ordered)
+
+
+def _usual_move(grid: UsageGrid) -> Floats:
+    """By how much use differs from one step to the next, in the middle of the last day's."""
+    return _median(np.abs(np.diff(grid.values[:, -HOURS_PER_DAY * STEPS_PER_HOUR :], axis=1)))
 
 
 def _median(values: Floats) -> Floats:

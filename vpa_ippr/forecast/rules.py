@@ -31,12 +31,17 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Expert(_Part, frozen=True):
-    """One opinion on what a container needs: a quantile of the largest use within the horizon, times ``factor``."""
+    """One opinion on what a container needs: a quantile of the largest use within the horizon, times ``factor``.
+
+    ``calibrated``: moved until it is passed as often as it says. Percentiles of use are worth asking as they are: they say what most of the
+    time is enough, and calibration would make another maximum of them.
+    """
 
     forecaster: ForecasterName
     quantile: float
     factor: float
     horizon: Horizon = Horizon.HOUR
+    calibrated: bool = True
 
 
 class Peak(_Part, frozen=True):

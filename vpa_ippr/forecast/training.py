@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vpa_ippr.api.errors import UsageError
 from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.boosting import BoostingModel, answers_of
-from vpa_ippr.forecast.features import NAMES, build_features, to_log
-from vpa_ippr.forecast.grid import STEPS_PER_HOUR, UsageGrid, maxima
+from vpa_ippr.forecast.features import HISTORY_DAYS, NAMES, build_features, to_log
+from vpa_ippr.forecast.grid import HOURS_PER_DAY, STEPS_PER_HOUR, UsageGrid, maxima
 from vpa_ippr.forecast.quantiles import LEVELS, Horizon
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
 
+HISTORY_STEPS: Final = HISTORY_DAYS * HOURS_PER_DAY * STEPS_PER_HOUR
 _PROBE_ROWS: Final = 32
+# 17 MB of history: enough for numpy to be quick.
+_LOOKS_AT_ONCE: Final = 500
 _MIN_ROWS: Final = 500
 # A row whose history is cut short teaches the model what to say of a young container: from an hour to a week, each length as likely on a
 # logarithmic scale.
@@ -35,17 +39,17 @@ _YOUNG_LOG_HOURS: Final = (math.log(1), math.log(168))
 class TrainingOptions:
     """How to train; the defaults train on 1,000 series in less than a minute of one core.
 
-    ``rows``: how many rows to aim for, over all sources. ``young_share``: how many of the moments are looked at with a shortened
+    ``rows``: how many rows to aim for, over all sources. ``young_share``: how many of them are looked at with a shortened
     history. The others are scikit-learn's.
     """
 
     levels: tuple[float, ...] = LEVELS
-    rows: int = 40_000
+    rows: int = 60_000
     young_share: float = 0.2
-    iterations: int = 80
+    iterations: int = 120
     learning_rate: float = 0.1
-    leaves: int = 24
-    min_leaf_rows: int = 60
+    leaves: int = 16
+    min_leaf_rows: int = 100
     seed: int = 0
 
 
@@ -54,10 +58,19 @@ DEFAULT_TRAINING: Final = TrainingOptions()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRows:
-    """Features and what came after; ``targets[horizon]`` (rows,) in log ratios, NaN where it was not measured."""
+    """Features and what came after.
+
+    ``matrix`` (rows, features). ``targets[horizon]`` (rows,) in log ratios, NaN where it was not measured. ``series`` (rows,): which series
+    a row looks at, counted through all sources in their order.
+    """
 
     matrix: Floats
     targets: Mapping[Horizon, Floats]
+    series: NDArray[np.int64]
+
+    def chosen(self, rows: NDArray[np.bool_]) -> TrainingRows:
+        """Those for which ``rows`` is true."""
+        return TrainingRows(self.matrix[rows], {horizon: target[rows] for horizon, target in self.targets.items()}, self.series[rows])
 
 
 def train(grids: Sequence[UsageGrid], options: TrainingOptions = DEFAULT_TRAINING) -> BoostingModel:
@@ -66,33 +79,63 @@ def train(grids: Sequence[UsageGrid], options: TrainingOptions = DEFAULT_TRAININ
     Raises:
         UsageError: there is too little data to learn anything from.
     """
-    from threadpoolctl import threadpool_limits
+    return fit_rows(collect_rows(grids, options), options)
 
-    rows = collect_rows(grids, options)
-    if len(rows.matrix) < _MIN_ROWS:
-        raise UsageError(
-            f"{len(rows.matrix)} rows to train on, at least {_MIN_ROWS} are needed: give longer or more series", reason="TooLittleData"
-        )
-    with threadpool_limits(limits=1):
-        ensembles = {horizon: tuple(_fit(rows, horizon, level, options) for level in options.levels) for horizon in Horizon}
+
+def fit_rows(rows: TrainingRows, options: TrainingOptions = DEFAULT_TRAINING) -> BoostingModel:
+    """Train on rows that were collected before; UsageError as ``train``."""
+    usable = min(int(np.isfinite(target).sum()) for target in rows.targets.values())
+    if usable < _MIN_ROWS:
+        raise UsageError(f"{usable} rows to train on, at least {_MIN_ROWS} are needed: give longer or more series", reason="TooLittleData")
+    ensembles = {horizon: tuple(_fit(rows, horizon, level, options) for level in options.levels) for horizon in Horizon}
     probe = rows.matrix[:: max(len(rows.matrix) // _PROBE_ROWS, 1)][:_PROBE_ROWS].copy()
     untold = BoostingModel(options.levels, ensembles, probe, np.empty((0, 0)))
     return BoostingModel(options.levels, ensembles, probe, answers_of(untold))
 
 
 def collect_rows(grids: Sequence[UsageGrid], options: TrainingOptions) -> TrainingRows:
-    """Look at each source at moments drawn from its whole length."""
+    """Look at each series of each source at moments drawn from its whole length."""
     random = np.random.default_rng(options.seed)
     shares = np.sqrt([np.isfinite(grid.values).sum() for grid in grids])
+    first_series = np.cumsum([0, *(len(grid) for grid in grids)])
     matrices: list[Floats] = [np.empty((0, len(NAMES)))]
     targets: dict[Horizon, list[Floats]] = {horizon: [np.empty(0)] for horizon in Horizon}
-    for grid, share in zip(grids, shares / max(shares.sum(), 1.0), strict=True):
-        for moment in _moments(grid, math.ceil(options.rows * share / max(len(grid), 1)), random):
-            matrix, found = _at(grid, moment, random, options.young_share)
-            matrices.append(matrix)
+    series: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
+    for grid, first, share in zip(grids, first_series, shares / max(shares.sum(), 1.0), strict=False):
+        for rows, window in looks(grid, math.ceil(options.rows * share / max(len(grid), 1)), random):
+            features = build_features(_shortened(window.until(HISTORY_STEPS), random, options.young_share))
+            found = {horizon: to_log(outcome(window, HISTORY_STEPS, horizon), features.scale) for horizon in Horizon}
+            useful = np.isfinite(found[Horizon.HOUR])
+            matrices.append(features.matrix[useful])
+            series.append(first + rows[useful])
             for horizon in Horizon:
-                targets[horizon].append(found[horizon])
-    return TrainingRows(np.concatenate(matrices), {horizon: np.concatenate(parts) for horizon, parts in targets.items()})
+                targets[horizon].append(found[horizon][useful])
+    joined = {horizon: np.concatenate(parts) for horizon, parts in targets.items()}
+    return TrainingRows(np.concatenate(matrices), joined, np.concatenate(series))
+
+
+def looks(grid: UsageGrid, count: int, random: np.random.Generator) -> Iterator[tuple[NDArray[np.int64], UsageGrid]]:
+    """Each series around ``count`` moments spread over its recording (all its moments if it has fewer), some hundred looks at a time.
+
+    Gives the row of ``grid`` that each look is at, and a grid with ``HISTORY_STEPS`` before each moment and a day after it. The rows of
+    that grid agree in nothing but where the moment is: its end is a time of no clock.
+    """
+    measured = np.isfinite(grid.values)
+    first = measured.argmax(axis=1) + STEPS_PER_HOUR
+    last = grid.steps - measured[:, ::-1].argmax(axis=1) - Horizon.HOUR.steps
+    moments = np.where(measured.any(axis=1), np.maximum(last - first + 1, 0), 0)
+    times = np.minimum(moments, count)
+    rows = np.repeat(np.arange(len(grid)), times)
+    # Each look at a series has its own stretch of the recording, in which the moment is drawn.
+    stretch = np.arange(rows.size) - np.repeat(np.cumsum(times) - times, times)
+    chosen = first[rows] + np.floor((stretch + random.random(rows.size)) / times[rows] * moments[rows]).astype(np.int64)
+    around = np.arange(-HISTORY_STEPS, Horizon.DAY.steps)
+    for begin in range(0, rows.size, _LOOKS_AT_ONCE):
+        seen = rows[begin : begin + _LOOKS_AT_ONCE]
+        columns = chosen[begin : begin + _LOOKS_AT_ONCE, None] + around
+        values = grid.values[seen[:, None], np.clip(columns, 0, grid.steps - 1)]
+        values[(columns < 0) | (columns >= grid.steps)] = np.nan
+        yield seen, UsageGrid(values, grid.end)
 
 
 def outcome(grid: UsageGrid, moment: int, horizon: Horizon) -> Floats:
@@ -101,29 +144,16 @@ def outcome(grid: UsageGrid, moment: int, horizon: Horizon) -> Floats:
     return np.where(np.isfinite(after).sum(axis=1) * 2 >= horizon.steps, maxima(after), np.nan)
 
 
-def _moments(grid: UsageGrid, count: int, random: np.random.Generator) -> Iterator[int]:
-    possible = np.arange(STEPS_PER_HOUR, grid.steps - Horizon.HOUR.steps + 1)
-    yield from (int(moment) for moment in np.sort(random.choice(possible, min(count, possible.size), replace=False)))
-
-
-def _at(grid: UsageGrid, moment: int, random: np.random.Generator, young_share: float) -> tuple[Floats, dict[Horizon, Floats]]:
-    known = grid.until(moment)
-    if random.random() < young_share:
-        known = _shortened(known, random)
-    features = build_features(known)
-    found = {horizon: to_log(outcome(grid, moment, horizon), features.scale) for horizon in Horizon}
-    useful = np.isfinite(found[Horizon.HOUR])
-    return features.matrix[useful], {horizon: target[useful] for horizon, target in found.items()}
-
-
-def _shortened(grid: UsageGrid, random: np.random.Generator) -> UsageGrid:
+def _shortened(grid: UsageGrid, random: np.random.Generator, young_share: float) -> UsageGrid:
     hours = np.exp(random.uniform(*_YOUNG_LOG_HOURS, len(grid)))
+    hours[random.random(len(grid)) >= young_share] = np.inf
     ages = np.arange(grid.steps)[::-1]
     return UsageGrid(np.where(ages < hours[:, None] * STEPS_PER_HOUR, grid.values, np.nan), grid.end)
 
 
 def _fit(rows: TrainingRows, horizon: Horizon, level: float, options: TrainingOptions) -> HistGradientBoostingRegressor:
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
 
     target = rows.targets[horizon]
     measured = np.isfinite(target)
@@ -137,4 +167,10 @@ def _fit(rows: TrainingRows, horizon: Horizon, level: float, options: TrainingOp
         early_stopping=False,
         random_state=options.seed,
     )
-    return ensemble.fit(rows.matrix[measured], target[measured])
+    matrix = rows.matrix[measured]
+    # scikit-learn trips over a feature that is never known, such as last week's in recordings of three days; no tree splits on a constant.
+    matrix[:, ~np.isfinite(matrix).any(axis=0)] = 0.0
+    # One thread: the number of threads is kept in the file, which must not depend on the machine. The limit binds only libraries that are
+    # loaded by then, so it does not go around the import above.
+    with threadpool_limits(limits=1):
+        return ensemble.fit(matrix, target[measured])
