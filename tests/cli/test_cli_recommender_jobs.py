@@ -1,20 +1,32 @@
 """The recommender's jobs: what they leave in the cluster and in the report's file, over time that the test keeps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
 from support.cli import START, FakePrometheus, run
+from support.ensembles import CPU_RULES, an_ensemble_profile
 from support.http import scripted_server
 from support.sandbox import CHECKPOINTS, VPAS, controller_spec, owner_of, running_sandbox, vpa_spec
+from support.usage_grids import SMALL_TRAINING, daily
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL, UsageError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.series import Finding
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.cli.files import write_whole
-from vpa_ippr.cli.recommender_jobs import Timing, jobs_of, run_once
+from vpa_ippr.cli.recommender_jobs import Retraining, Timing, jobs_of, read_model, run_once
+from vpa_ippr.forecast.catalogue import default_directory
+from vpa_ippr.forecast.ensemble_state import fingerprint
+from vpa_ippr.forecast.forecasters import profile_model
+from vpa_ippr.forecast.rules import Expert
+from vpa_ippr.forecast.training import train
 from vpa_ippr.recommend.cycle import CheckpointResult, CycleResult, VpaOutcome
+from vpa_ippr.recommend.forecasts import ANNOTATION_FORECAST
+from vpa_ippr.recommend.retraining import Verdict
 from vpa_ippr.sandbox.node import NodeSpec
 
 AMOUNTS = {"cpu": "500m", "memory": "1Gi"}
@@ -120,7 +132,6 @@ def test_operators_maximum_and_rounding_are_in_the_status(cluster, recommend_for
         (("--max-allowed-cpu", "lots"), "cannot read 'lots' as a quantity"),
         (("--max-allowed-memory", "0"), "'0' is not above 0"),
         (("--round-cpu-millicores", "0"), "--round-cpu-millicores"),
-        (("--retrain-interval", "1d"), "--retrain-interval: no profile in use has a model"),
     ],
 )
 def test_bad_usage(recommend_for, flags, message):
@@ -128,6 +139,92 @@ def test_bad_usage(recommend_for, flags, message):
     assert (outcome.code, outcome.out) == (2, "")
     assert len(outcome.error_lines) == 1
     assert message in outcome.err
+
+
+def test_there_must_be_a_model_to_retrain(recommend_for, tmp_path):
+    (tmp_path / "vpa-classic.yaml").write_text((default_directory() / "vpa-classic.yaml").read_text())
+    outcome = recommend_for(0, "--retrain-interval", "1d", "--models", tmp_path)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--retrain-interval: no profile of the catalogue has a model" in outcome.err
+
+
+@pytest.fixture
+def boosted(tmp_path):
+    """The flags for an ensemble profile with a small model, the profile, and a function that gives another model."""
+    rules = msgspec.structs.replace(CPU_RULES, experts=(Expert("gradient-boosting", 0.9, 1.1), *CPU_RULES.experts))
+    profile = an_ensemble_profile(history_days=2, replay_hours=2, cpu=rules, model="old.skops")
+    (tmp_path / "test-ensemble.yaml").write_text(yaml.safe_dump(msgspec.to_builtins(profile, str_keys=True)))
+
+    def model(seed):
+        return train([daily(6, 9, seed=seed)], replace(SMALL_TRAINING, rows=800, iterations=2)).save()
+
+    (tmp_path / "old.skops").write_bytes(model(1))
+    return ("--models", tmp_path, "--profile", profile.name), profile, model
+
+
+def mark_in(cluster):
+    """The fingerprint under which the CPU's state was checkpointed."""
+    (checkpoint,) = cluster.store.list(CHECKPOINTS, "shop")
+    return json.loads(checkpoint["metadata"]["annotations"][ANNOTATION_FORECAST])["cpu"]["state"]["mark"]
+
+
+def test_a_better_model_is_kept_in_the_file_and_used_by_the_next_start(cluster, recommend_for, boosted, tmp_path, monkeypatch):
+    flags, profile, model = boosted
+    better, path = model(2), tmp_path / "own.skops"
+    rules = profile.ensemble.cpu
+    verdict = Verdict(Finding("ModelAdopted", "model", 1, "loss -8.0%"), profile_model(better), better)
+    monkeypatch.setattr("vpa_ippr.recommend.service.retrain", lambda *_: verdict)
+    retraining = (*flags, "--retrain-interval", "1h", "--model-file", path)
+    outcome = recommend_for(0, *retraining)
+    assert outcome.code == EXIT_DONE
+    assert len(lines(outcome, "no model in the file yet")) == 1
+    assert f"retrained reason=ModelAdopted verdict=loss -8.0% kept_in={path}\n" in outcome.err
+    assert path.read_bytes() == better
+    assert mark_in(cluster) == fingerprint(rules, profile_model(better)) != fingerprint(rules, profile_model(model(1)))
+    again = recommend_for(0, *retraining)
+    assert (again.code, lines(again, "retrained"), lines(again, "not done")) == (EXIT_DONE, [], [])
+    assert mark_in(cluster) == fingerprint(rules, profile_model(better))
+
+
+def test_without_a_file_a_better_model_lives_in_memory_and_it_is_said(recommend_for, boosted, monkeypatch):
+    flags, _, model = boosted
+    verdict = Verdict(Finding("ModelAdopted", "model", 1, "loss -8.0%"), profile_model(model(2)), b"unused")
+    monkeypatch.setattr("vpa_ippr.recommend.service.retrain", lambda *_: verdict)
+    outcome = recommend_for(0, *flags, "--retrain-interval", "1h")
+    assert "kept_in=memory only, until the recommender stops\n" in outcome.err
+
+
+def test_too_little_history_is_said_and_changes_nothing(recommend_for, boosted, tmp_path):
+    flags, _, _ = boosted
+    outcome = recommend_for(7200, *flags, "--interval", "1h", "--retrain-interval", "1h", "--model-file", tmp_path / "own.skops")
+    assert outcome.code == EXIT_DONE
+    assert len(lines(outcome, "retrained reason=TooLittleData")) == 3
+    assert not (tmp_path / "own.skops").exists()
+
+
+@pytest.mark.parametrize(("content", "reason"), [(b"PK", "ModelCorrupt"), (None, "ModelUnreadable")], ids=["damaged", "a directory"])
+def test_a_model_file_that_cannot_be_used_is_told_and_the_profiles_is_used(caplog, tmp_path, content, reason):
+    path = tmp_path / "own.skops"
+    path.mkdir() if content is None else path.write_bytes(content)
+    assert read_model(path) is None
+    assert [record.reason for record in caplog.records] == [reason]
+
+
+def test_a_model_of_other_levels_is_not_used(caplog, tmp_path):
+    path = tmp_path / "own.skops"
+    path.write_bytes(train([daily(6, 9)], replace(SMALL_TRAINING, rows=800, iterations=2, levels=(0.5, 0.9))).save())
+    assert read_model(path) is None
+    assert [record.reason for record in caplog.records] == ["ModelIncompatible"]
+
+
+def test_what_cannot_be_written_is_not_adopted(tmp_path):
+    class Trained:
+        def retrain(self):
+            return Verdict(Finding("ModelAdopted", "model", 1, "better"), "model", b"model")
+
+    with pytest.raises(UsageError) as caught:
+        Retraining(Trained(), tmp_path / "nowhere" / "own.skops", waits=False)()
+    assert caught.value.reason == "FileNotWritten"
 
 
 class Service:
@@ -161,7 +258,7 @@ def test_the_jobs_in_their_order():
 def test_what_is_not_asked_for_is_no_job():
     jobs = jobs_of(Service(), Timing(60.0, 600.0, None, 3600.0, 0.0), retrain=lambda: None, report=None)
     assert [job.name for job in jobs] == ["cycle", "checkpoint"]
-    with pytest.raises(UsageError, match="no profile in use has a model") as caught:
+    with pytest.raises(UsageError, match="no profile of the catalogue has a model") as caught:
         jobs_of(Service(), Timing(60.0, 600.0, 1.0, 3600.0, 0.0), retrain=None, report=None)
     assert caught.value.reason == "NothingToRetrain"
 

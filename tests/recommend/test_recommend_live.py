@@ -123,6 +123,30 @@ def test_a_ledger_that_cannot_be_read(text):
     assert signs.limits == {"app": {"web-1": 2 * GIB}}
 
 
+def resized(**moments):
+    return {ANNOTATION_RESIZE_LEDGER: json.dumps({"bases": {"app": {"original": {}, "expected": {}, **moments}}})}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "request_bytes"),
+    [({"web-1", "2"}, 3 * GIB), ({"web-1"}, GIB), ({"3"}, None), (set(), None), ({"gone"}, None)],
+    ids=["the highest", "of one", "no request", "of none", "no such pod"],
+)
+def test_what_pods_request(wanted, request_bytes):
+    signs = read_live([a_pod(), a_pod("2", request="3Gi", limit="3Gi"), a_pod("3", request=None, limit=None)], T)
+    assert signs.request("app", Resource.MEMORY, wanted) == request_bytes
+
+
+@pytest.mark.parametrize(
+    ("moments", "pods"),
+    [({"memoryAt": T - 10}, {"web-1"}), ({"memoryAt": T - 20}, set()), ({"cpuAt": T - 10}, set()), ({}, set())],
+    ids=["since", "not since", "another resource", "never"],
+)
+def test_which_pods_were_resized(moments, pods):
+    signs = read_live([a_pod(annotations=resized(**moments)), a_pod("2")], T)
+    assert signs.resized("app", Resource.MEMORY, T - 20) == pods
+
+
 @pytest.mark.parametrize(
     ("samples", "age", "growth", "need"),
     [

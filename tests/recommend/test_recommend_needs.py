@@ -35,11 +35,11 @@ GIB = 2**30
     ("base", "raises", "minimum", "level", "lifted"),
     [
         (Level(80, 100, 120), [], 0, Level(80, 100, 120), []),
-        (Level(80, 100, 120), [Raise("prior", 150)], 0, Level(80, 150, 150), ["prior"]),
+        (Level(80, 100, 120), [Raise("prior", 150)], 0, Level(80, 150, 180), ["prior"]),
         (Level(80, 100, 120), [Raise("prior", 90)], 0, Level(80, 100, 120), []),
-        (Level(80, 100, 120), [Raise("guard", 110)], 0, Level(110, 110, 120), ["guard"]),
+        (Level(80, 100, 120), [Raise("guard", 110)], 0, Level(110, 110, 132), ["guard"]),
         (Level(80, 100, 120), [Raise("oom-floor", 90)], 0, Level(90, 100, 120), []),
-        (Level(80, 100, 120), [Raise("prior", 300), Raise("oom-floor", 200)], 0, Level(200, 300, 300), ["prior", "oom-floor"]),
+        (Level(80, 100, 120), [Raise("prior", 300), Raise("oom-floor", 200)], 0, Level(200, 300, 360), ["prior", "oom-floor"]),
         (Level(80, 100, 120), [], 110, Level(110, 110, 120), []),
         (Level(0, 0, 0), [Raise("shrink-floor", 5)], 0, Level(5, 5, 5), ["shrink-floor"]),
     ],
@@ -49,6 +49,15 @@ def test_what_lifts_a_target(base, raises, minimum, level, lifted):
     found, by = settle(base, raises, PART, minimum)
     assert found == level
     assert [one.by for one in by] == lifted
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "level"),
+    [(200, Level(110, 110, 132)), (105, Level(105, 105, 126)), (90, Level(90, 90, 120))],
+    ids=["far above", "below a floor", "below the decision"],
+)
+def test_nothing_lifts_a_target_above_its_ceiling(ceiling, level):
+    assert settle(Level(80, 100, 120), [Raise("guard", 110)], PART, 0, ceiling)[0] == level
 
 
 RAISES = st.lists(st.builds(Raise, st.sampled_from(["prior", "guard"]), st.integers(0, 10**12)))

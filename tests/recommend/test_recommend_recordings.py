@@ -1,9 +1,13 @@
 """Recordings that do not end together: each workload is judged at its own end, as if it were alone."""
 
+import msgspec
 import numpy as np
 
+from support.ensembles import CPU_RULES, an_ensemble_profile
 from vpa_ippr.api.series import ContainerRef, OomKill, Resource, Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import load_catalogue
+from vpa_ippr.forecast.ensemble import EnsembleDecider
+from vpa_ippr.forecast.rules import Expert
 from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.recommend.recordings import recommend_each_at_its_end
 
@@ -35,6 +39,32 @@ def test_each_workload_gets_what_it_would_get_alone():
     alone = [recommend(part, CLASSIC, float(part.series[0].timestamps[-1]))[0] for part in parts]
     assert found == alone
     assert [one.workload.name for one in found] == ["early", "late", "same-end"]
+
+
+def rhythm(name, *, start, hours, seed):
+    """A daily rhythm by the clock, in samples every five minutes."""
+    random = np.random.default_rng(seed)
+    times = start + 300.0 * np.arange(12 * hours)
+    shape = (1 + 0.4 * np.sin(2 * np.pi * times / DAY)) * random.gamma(25, 0.04, len(times))
+    series = tuple(UsageSeries(ref(name), kind, times, shape * unit) for kind, unit in zip(Resource, (0.3, 400 * MIB), strict=True))
+    return Usage(series, (), {("shop", f"{name}-0"): WorkloadRef("shop", "Deployment", name)})
+
+
+def test_an_ensemble_decides_recordings_together_as_it_does_alone(monkeypatch):
+    by_the_clock = msgspec.structs.replace(CPU_RULES, experts=(Expert("holt-winters", 0.9, 1.1), *CPU_RULES.experts))
+    profile = an_ensemble_profile(history_days=4, replay_hours=5, young_hours=12, cpu=by_the_clock)
+    ends = {"old": 0.0, "late": 200 * DAY + 7 * 3600, "odd": 30 * DAY + 5 * 3600 + 1500, "next": 200 * DAY + 9 * 3600, "short": 77 * DAY}
+    parts = [
+        rhythm(name, start=START + end - 3600 * hours, hours=hours, seed=seed)
+        for seed, (name, end) in enumerate(ends.items())
+        for hours in ([3] if name == "short" else [97])
+    ]
+    alone = [recommend(part, profile, float(part.series[0].timestamps[-1]))[0] for part in parts]
+    steps, step = [], EnsembleDecider.step
+    monkeypatch.setattr(EnsembleDecider, "step", lambda decider, *rest: steps.append(len(rest[0])) or step(decider, *rest))
+    found = recommend_each_at_its_end(together(*parts), profile, 8 * DAY)
+    assert found == sorted(alone, key=lambda one: one.workload)
+    assert max(steps) > 1, "those that are less than a day apart meet"
 
 
 def test_the_history_is_closed_at_both_ends():

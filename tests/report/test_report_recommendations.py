@@ -5,7 +5,7 @@ import pytest
 
 from vpa_ippr.api.resources import Amounts, Resource
 from vpa_ippr.api.series import Finding, WorkloadRef
-from vpa_ippr.recommend.result import Choice, Driver, Explanation, Raise, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Explanation, Raise, Recommendation, Weighed
 from vpa_ippr.report.recommendations import advice_from, render_recommendations, why
 
 START = 1_767_225_600.0
@@ -68,8 +68,11 @@ CHOICE = Choice("hour-of-day", "hour", 120, 0.912, 48.0, START, START + 86_100, 
     [
         (CHOICE, "cpu p90 109m in web-0 by hour-of-day, next hour, covers 91%, startup 350m, guard 150m"),
         (Choice("prior"), "cpu p90 109m in web-0 by prior"),
+        (Choice("runs", weighed=Weighed(0.25, 0.5)), "cpu p90 109m in web-0 by runs, more wanted in 25% of the steps"),
+        (Choice("runs", weighed=Weighed(0.0, 0.05)), "cpu p90 109m in web-0 by runs"),
+        (Choice("runs", weighed=Weighed(page_cache=2**30, why="x")), "cpu p90 109m in web-0 by runs, without 1Gi of page cache"),
     ],
-    ids=["all that can be known", "nothing known"],
+    ids=["all that can be known", "nothing known", "demand", "use is demand", "page cache"],
 )
 def test_an_ensemble_says_how_it_chose(choice, line):
     ensemble = Explanation("balanced", "ensemble", (Driver(Resource.CPU, 0.9, 109, "web-0", choice),), 0, None, None)
@@ -86,4 +89,17 @@ def test_the_document_says_how_an_ensemble_chose():
     assert chosen["choice"] == {
         "by": "hour-of-day", "horizon": "hour", "p90": 120, "coverage": 0.912, "known_hours": 48.0, "from": "2026-01-01T00:00:00Z",
         "to": "2026-01-01T23:55:00Z", "startup_peak": 350, "raised_by": {"guard": 150},
+        "evidence": None,
     }  # fmt: skip
+
+
+def test_the_document_says_what_evidence_made_of_it():
+    found, choice = recommendation(), replace(CHOICE, weighed=Weighed(0.25, 0.5, 2**20, "nobody missed it"))
+    found = replace(found, explanation=replace(found.explanation, drivers=(Driver(Resource.CPU, 0.9, 109, "web-0", choice),)))
+    (item,) = json.loads(render_recommendations([found], as_of=START))["items"]
+    assert item["explanation"]["drivers"][0]["choice"]["evidence"] == {
+        "uplifted_share": 0.25,
+        "throttled_share": 0.5,
+        "page_cache_bytes": 2**20,
+        "why": "nobody missed it",
+    }

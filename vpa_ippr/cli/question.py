@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.cli import options
 
 if TYPE_CHECKING:
-    from vpa_ippr.api.series import Finding, Usage
+    from vpa_ippr.api.series import Evidence, Finding, Usage, Window
+    from vpa_ippr.forecast.catalogue import Profile
+    from vpa_ippr.metrics.prometheus import PrometheusSource
     from vpa_ippr.recommend.result import Recommendation
 
 
@@ -99,7 +101,23 @@ def _from_prometheus(question: Question) -> Answer:
     with question.prometheus.open(SystemClock()) as source:
         window = Window(history_start(moment, history_seconds_of(profile, question.history)), moment, question.step)
         usage = source.fetch(window, question.namespaces or None)
-    return Answer(recommend(usage, profile, moment, model), moment, question.prometheus.url or "", usage)
+        evidence = _evidence(source, profile, window, question.namespaces or None)
+    # A namespace without evidence is no failure: its use counts as it is.
+    usage = replace(usage, findings=(*usage.findings, *evidence.findings, *evidence.failures))
+    return Answer(recommend(usage, profile, moment, model, evidence), moment, question.prometheus.url or "", usage)
+
+
+def _evidence(source: PrometheusSource, profile: Profile, usage: Window, namespaces: tuple[str, ...] | None) -> Evidence:
+    from vpa_ippr.api.errors import SourceError
+    from vpa_ippr.recommend.series import NO_EVIDENCE, evidence_window, keeping_of, unread_evidence
+
+    window = evidence_window(keeping_of(profile), usage.start, usage.end)
+    if window is None:
+        return NO_EVIDENCE
+    try:
+        return source.fetch_evidence(window, namespaces)
+    except SourceError as error:
+        return unread_evidence(error)
 
 
 def _from_traces(question: Question) -> Answer:

@@ -27,7 +27,16 @@ _MULTIPLE = click.IntRange(1)
     show_default="10m",
     help="Time between two writings of checkpoints; they are also written when the recommender stops.",
 )
-@click.option("--retrain-interval", type=options.DURATION, help="Retrain the profile's model on own history this often; default: never.")
+@click.option(
+    "--retrain-interval",
+    type=options.DURATION,
+    help="Train a model on own history this often, and use it if it is better; default: never. See docs/training.md.",
+)
+@click.option(
+    "--model-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Use the model in this file instead of the profile's, if it is there, and keep there what is retrained.",
+)
 @click.option("--report-file", type=click.Path(path_type=Path, dir_okay=False), help="Keep a JSON report of all VPAs in this file.")
 @click.option("--report-interval", type=options.DURATION, default=3600.0, show_default="1h", help="Time between two reports.")
 @click.option("--max-allowed-cpu", type=options.CPU, help="Most CPU for containers whose policy sets no maximum, such as 4 or 500m.")
@@ -50,6 +59,7 @@ def recommender(
     jitter: float | None,
     checkpoint_interval: float,
     retrain_interval: float | None,
+    model_file: Path | None,
     report_file: Path | None,
     report_interval: float,
     max_allowed_cpu: int | None,
@@ -62,12 +72,13 @@ def recommender(
 ) -> int:
     """Compute recommendations from Prometheus and write them to the VPAs."""
     from vpa_ippr.api.resources import Amounts
-    from vpa_ippr.cli.recommender_jobs import Timing, jobs_of, run_once, save_checkpoints, write_report
+    from vpa_ippr.cli.recommender_jobs import Retraining, Timing, jobs_of, read_model, run_once, save_checkpoints, write_report
     from vpa_ippr.cli.schedule import run_jobs
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
     from vpa_ippr.forecast.catalogue import choose, load_catalogue
+    from vpa_ippr.forecast.forecasters import is_model_named
     from vpa_ippr.recommend.cycle import RecommenderSettings
     from vpa_ippr.recommend.rounding import Rounding
     from vpa_ippr.recommend.service import RecommenderService
@@ -84,15 +95,17 @@ def recommender(
         max_allowed=Amounts(max_allowed_cpu, max_allowed_memory),
         rounding=Rounding(round_cpu_millicores, round_memory_bytes, humanize_memory),
     )
+    model = None if model_file is None else read_model(model_file)
     with prometheus.open(clock) as source:
         connection = connect(kubeconfig, context)
         kube = Kube(Rest(connection), clock, "vpa-ippr-recommender")
-        service = RecommenderService(source, kube, clock, catalogue, settings)
+        service = RecommenderService(source, kube, clock, catalogue, settings, source, model)
         if once:
             return run_once(service)
         timing = Timing(interval, checkpoint_interval, retrain_interval, report_interval, jitter or 0.0)
+        retrain = Retraining(service, model_file, waits=model is not None) if any(map(is_model_named, catalogue.values())) else None
         report = None
         if report_file is not None:
             report = partial(write_report, kube, clock, f"the VPAs of {connection.base_url}", report_file)
-        run_jobs(jobs_of(service, timing, retrain=None, report=report), clock, at_end=partial(save_checkpoints, service))
+        run_jobs(jobs_of(service, timing, retrain=retrain, report=report), clock, at_end=partial(save_checkpoints, service))
     return EXIT_DONE

@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 
 from vpa_ippr.api.clock import Clock
-from vpa_ippr.api.errors import UsageError
+from vpa_ippr.api.errors import UsageError, ValidationError
 from vpa_ippr.api.series import Finding
 from vpa_ippr.cli.files import write_whole
 from vpa_ippr.cli.report import from_cluster, render
 from vpa_ippr.cli.schedule import Job
 from vpa_ippr.cluster.kube import Kube
+from vpa_ippr.forecast.forecasters import ProfileModel, profile_model
 from vpa_ippr.recommend.cycle import CycleResult
 from vpa_ippr.recommend.service import RecommenderService
 
@@ -38,7 +39,7 @@ def jobs_of(service: RecommenderService, timing: Timing, *, retrain: Work | None
     """The jobs, in the order in which they run at the start; without ``report`` there is none.
 
     Raises:
-        UsageError: retraining is asked for, and ``retrain`` is None: there is no model.
+        UsageError: retraining is asked for, and ``retrain`` is None: no profile has a model.
     """
     jobs = [
         Job("cycle", partial(run_cycle, service), timing.cycle, timing.jitter),
@@ -46,7 +47,9 @@ def jobs_of(service: RecommenderService, timing: Timing, *, retrain: Work | None
     ]
     if timing.retrain is not None:
         if retrain is None:
-            raise UsageError("--retrain-interval: no profile in use has a model that could be retrained", reason="NothingToRetrain")
+            raise UsageError(
+                "--retrain-interval: no profile of the catalogue has a model that could be retrained", reason="NothingToRetrain"
+            )
         jobs.append(Job("retrain", retrain, timing.retrain))
     if report is not None:
         jobs.append(Job("report", report, timing.report))
@@ -85,6 +88,50 @@ def _tell(result: CycleResult) -> None:
             "failed": len(result.failures),
         },
     )
+
+
+class Retraining:
+    """The job that trains a model on own history and adopts it if it is better."""
+
+    def __init__(self, service: RecommenderService, path: Path | None, *, waits: bool) -> None:
+        """``path``: the file in which an adopted model is kept. ``waits``: the run at the start is left out, there is a model already."""
+        self._service = service
+        self._path = path
+        self._waits = waits
+
+    def __call__(self) -> None:
+        """One retrain. What is adopted is in the file before it is used, and in the checkpoints after: a restart goes on with it.
+
+        Raises:
+            UsageError: the file cannot be written; the model stays as it was.
+        """
+        if self._waits:
+            self._waits = False
+            return
+        verdict = self._service.retrain()
+        kept_in = "memory only, until the recommender stops" if self._path is None else str(self._path)
+        if verdict.model is not None and self._path is not None:
+            write_whole(self._path, verdict.data)
+        finding = verdict.finding
+        extra = {"reason": finding.reason, "verdict": finding.message} | ({"kept_in": kept_in} if verdict.model is not None else {})
+        logger.info("retrained", extra=extra)
+        if verdict.model is not None:
+            self._service.adopt(verdict.model)
+            run_cycle(self._service)
+            save_checkpoints(self._service)
+
+
+def read_model(path: Path) -> ProfileModel | None:
+    """The model that a retrain left in the file; None, and a line that says why, when there is none that can be used."""
+    try:
+        return profile_model(path.read_bytes())
+    except FileNotFoundError:
+        logger.info("no model in the file yet, the profile's is used", extra={"file": str(path)})
+    except OSError as error:
+        logger.warning("model file not used", extra={"file": str(path), "reason": "ModelUnreadable", "error": error.strerror})
+    except ValidationError as error:
+        logger.warning("model file not used", extra={"file": str(path), "reason": error.reason, "error": str(error)})
+    return None
 
 
 def write_report(kube: Kube, clock: Clock, source: str, path: Path) -> None:

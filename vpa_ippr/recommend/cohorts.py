@@ -100,6 +100,11 @@ class Cohorts:
         self._hours: dict[Key, int] = {}
         self._decisions: dict[Key, Decision] = {}
 
+    @property
+    def mark(self) -> str:
+        """The fingerprint of rules and model."""
+        return self._mark
+
     def decision(self, key: Key) -> Decision | None:
         """The newest decision; None when there is none yet."""
         return self._decisions.get(key)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
@@ -19,15 +21,17 @@ from vpa_ippr.forecast.ensemble_state import fingerprint
 from vpa_ippr.forecast.forecasters import ProfileModel, build_forecasters
 from vpa_ippr.forecast.grid import HOUR_SECONDS, UsageGrid
 from vpa_ippr.forecast.leak import find_leaks
+from vpa_ippr.forecast.rules import Ensemble
 from vpa_ippr.recommend.cohorts import Cohorts, Decision, Key, Rows, StoredForecast
 from vpa_ippr.recommend.needs import GUARD, OOM_FLOOR, Outlook
 from vpa_ippr.recommend.result import Raise
 from vpa_ippr.recommend.series import ContainerSeries
-from vpa_ippr.usage.oom import OomMemory, floor_bytes, fuse_finding
+from vpa_ippr.usage.judged import Notes
+from vpa_ippr.usage.oom import Fuse, OomMemory, floor_bytes, fuse_finding
 from vpa_ippr.usage.oom import dump as dump_oom
 from vpa_ippr.usage.oom import load as load_oom
 from vpa_ippr.usage.revisions import Segment
-from vpa_ippr.usage.steps import STEPS_PER_DAY, STEPS_PER_HOUR
+from vpa_ippr.usage.steps import STEPS_PER_DAY, STEPS_PER_HOUR, ContainerSteps
 
 _NO_LEAK: Final = (-1, None)
 ANNOTATION_FORECAST: Final = f"{OWN_GROUP}/forecast-state"
@@ -82,6 +86,15 @@ def read_stored(annotations: Mapping[str, str], where: str) -> StoredContainer |
         raise ValidationError(f"{where} annotation {ANNOTATION_FORECAST}: {error}", reason="ForecastStateCorrupt") from error
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Told:
+    """What was found in the notes on a container's CPU and memory."""
+
+    cpu: Notes | None
+    memory: Notes | None
+    findings: tuple[Finding, ...]
+
+
 class ProfileForecasts:
     """Everything for the containers of one profile; not for use by several threads at once."""
 
@@ -89,39 +102,59 @@ class ProfileForecasts:
         """Raises UsageError when an expert needs a model and there is none."""
         ensemble = profile.ensemble
         assert ensemble is not None  # the profile's schema requires it of those that are given here
-        self._cohorts = {
-            resource: Cohorts(
-                resource,
-                ensemble,
-                build_forecasters(profile, resource, model, needed_forecasters([ensemble.resource(resource)])),
-                fingerprint(ensemble.resource(resource), model),
-            )
-            for resource in Resource
-        }
+        self._profile = profile
+        self._cohorts = {resource: _cohorts(profile, ensemble, resource, model) for resource in Resource}
         self._oom_rules = ensemble.oom
         self._leak_steps = ensemble.history_days * STEPS_PER_DAY
         # By container the hour in which it was looked at, and what was found.
         self._leaks: dict[Key, tuple[int, Finding | None]] = {}
         self._guards: dict[Key, Guard] = {}
+        self._limits: Mapping[Key, float] = {}
+        self._judged: dict[Key, _Told] = {}
+
+    def use(self, model: ProfileModel) -> None:
+        """Decide with another model: what rests on the one before is forgotten, so that the last hours are decided again."""
+        assert self._profile.ensemble is not None  # see above
+        for resource, cohorts in self._cohorts.items():
+            renewed = _cohorts(self._profile, self._profile.ensemble, resource, model)
+            if renewed.mark != cohorts.mark:
+                self._cohorts[resource] = renewed
 
     def advance(self, rows: Mapping[Key, Rows], limits: Mapping[Key, float]) -> None:
         """Decide what is due, see ``Cohorts.advance``; ``limits`` are the memory limits in force in bytes, NaN or absent for none."""
+        self._limits = limits
         for cohorts in self._cohorts.values():
             cohorts.advance(rows)
         self._look_for_leaks(rows, limits)
+        self._judged = {key: told for key, told in self._judged.items() if key in rows}
         self._guards = {key: guard for key, guard in self._guards.items() if key in rows and not self._is_over(key, guard)}
 
     def decision(self, key: Key, resource: Resource) -> Decision | None:
         """The newest decision; None when there is none yet."""
         return self._cohorts[resource].decision(key)
 
-    def outlook(self, key: Key, series: ContainerSeries, now: float, floors: Iterable[Raise] = ()) -> Outlook:
+    def outlook(
+        self, key: Key, series: ContainerSeries, now: float, floors: Mapping[Resource, tuple[Raise, ...]] = MappingProxyType({})
+    ) -> Outlook:
         """All that is known of a container, with the floors that pods tell of."""
         floor = floor_bytes(series.oom, now, self._oom_rules)
         kills = () if floor is None else (Raise(OOM_FLOOR, math.ceil(floor)),)
         fuse = fuse_finding(series.oom, _subject(key), now, self._oom_rules)
-        findings = tuple(finding for finding in (fuse, self._leaks.get(key, _NO_LEAK)[1]) if finding is not None)
-        return Outlook(self.decision(key, Resource.CPU), self.decision(key, Resource.MEMORY), (*kills, *floors), findings)
+        noticed = (fuse, self._leaks.get(key, _NO_LEAK)[1], *self._judgements(key, series.steps))
+        return Outlook(
+            self.decision(key, Resource.CPU),
+            self.decision(key, Resource.MEMORY),
+            {**floors, Resource.MEMORY: (*kills, *floors.get(Resource.MEMORY, ()))},
+            tuple(finding for finding in noticed if finding is not None),
+            self._ceiling(key, series.oom) if fuse is not None else None,
+        )
+
+    def _ceiling(self, key: Key, oom: OomMemory) -> int | None:
+        """Where a blown fuse stops the forecast and the guard, too: they follow the use of what is fed. Nothing is taken away for it."""
+        limit = self._limits.get(key, math.nan)
+        if oom.fuse is not Fuse.GROWTH or math.isnan(limit):
+            return None
+        return math.ceil(max(oom.floor_bytes, limit))
 
     def guarded(self, key: Key, now: float, need_bytes: int | None) -> tuple[Raise, ...]:
         """The guard's floor, with what is needed now (None: nothing is near its limit)."""
@@ -151,6 +184,19 @@ class ProfileForecasts:
         decision = self.decision(key, Resource.MEMORY)
         return decision is not None and decision.hour > guard.hour
 
+    def _judgements(self, key: Key, steps: ContainerSteps) -> tuple[Finding, ...]:
+        """What the evidence of the last day is worth telling; worked out when there is something new."""
+        cpu, memory = steps.cpu_notes, steps.memory_notes
+        known = self._judged.get(key)
+        if known is None or known.cpu is not cpu or known.memory is not memory:
+            subject = _subject(key)
+            told = (
+                None if cpu is None else cpu.censoring.finding(0, subject),
+                None if memory is None else memory.tightness.finding(0, subject),
+            )
+            known = self._judged[key] = _Told(cpu, memory, tuple(finding for finding in told if finding is not None))
+        return known.findings
+
     def _look_for_leaks(self, rows: Mapping[Key, Rows], limits: Mapping[Key, float]) -> None:
         """Once an hour for each container, on its own history: what an earlier revision used is no part of a leak."""
         self._leaks = {key: found for key, found in self._leaks.items() if key in rows}
@@ -165,6 +211,12 @@ class ProfileForecasts:
             leaks = find_leaks(UsageGrid(values, hour * HOUR_SECONDS), in_force)
             for index, key in enumerate(keys):
                 self._leaks[key] = hour, leaks.finding(index, _subject(key)) if leaks.found[index] else None
+
+
+def _cohorts(profile: Profile, ensemble: Ensemble, resource: Resource, model: ProfileModel | None) -> Cohorts:
+    rules = ensemble.resource(resource)
+    forecasters = build_forecasters(profile, resource, model, needed_forecasters([rules]))
+    return Cohorts(resource, ensemble, forecasters, fingerprint(rules, model))
 
 
 def _subject(key: Key) -> str:

@@ -12,14 +12,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from vpa_ippr.api.series import ContainerRef, Finding, OomKill, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, OomKill, Usage, UsageSeries, Window, WorkloadRef
 from vpa_ippr.recommend.cohorts import Key
 from vpa_ippr.recommend.forecasts import StoredContainer
 from vpa_ippr.recommend.pipeline import ContainerUse, Instances, by_last_sample, current_uses, feed
-from vpa_ippr.recommend.series import ContainerSeries, Keeping, feed_series, with_policy
+from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, Keeping, evidence_window, feed_series, with_policy
 from vpa_ippr.usage.checkpoint import StoredState
 from vpa_ippr.usage.container import AggregateState, UsageRules, fold
 from vpa_ippr.usage.revisions import Segment, followed
+from vpa_ippr.usage.steps import ContainerSteps
 
 RulesOf = Callable[[str], UsageRules]
 """The rules for samples of a container, by its name."""
@@ -121,6 +122,15 @@ class UsageHistory:
             for part in _parts(sorted(found), most=_NAMESPACES_AT_ONCE if now - start > _LONG_SECONDS else len(found))
         ]
 
+    def evidence_request(self, request: ReadRequest, until: float) -> tuple[Window, tuple[str, ...]] | None:
+        """The window and the namespaces of the evidence that goes with a request; None when no workload wants any."""
+        found: dict[str, Window] = {}
+        for workload in request.workloads:
+            window = evidence_window(self._tracks[workload].how.keeping, request.start, until)
+            if window is not None:
+                found[workload.namespace] = window
+        return (next(iter(found.values())), tuple(sorted(found))) if found else None
+
     def absorb(
         self,
         request: ReadRequest,
@@ -130,18 +140,22 @@ class UsageHistory:
         stored: Mapping[Key, StoredState],
         unread: Collection[str] = (),
         learned: Mapping[Key, StoredContainer] | None = None,
+        evidence: Evidence = NO_EVIDENCE,
     ) -> tuple[Finding, ...]:
         """Add what was read for a request. ``owners`` goes before the source's own; namespaces in ``unread`` could not be read.
 
         ``stored`` and ``learned`` are of checkpoints; they count for workloads of which nothing has been read yet.
         """
         parts = self._split(request, usage, owners)
+        judging: dict[ContainerRef, list[EvidenceSeries]] = defaultdict(list)
+        for one in evidence.series:
+            judging[one.container].append(one)
         findings: list[Finding] = []
         for workload in request.workloads:
             if workload.namespace in unread:
                 continue
             part = parts.get(workload, Usage(()))
-            self._follow(workload, part, request.start, until, learned or {})
+            self._follow(workload, part, judging, request.start, until, learned or {})
             findings += self._advance(workload, part, until, stored)
         return tuple(findings)
 
@@ -172,6 +186,15 @@ class UsageHistory:
     def series(self, workload: WorkloadRef) -> Mapping[str, ContainerSeries]:
         """What an ensemble looks at, by container; nothing under another profile, or before the first reading."""
         return self._tracks[workload].series
+
+    def steps(self) -> dict[Key, ContainerSteps]:
+        """What every container that an ensemble looks at used."""
+        return {(workload, name): one.steps for workload, track in self._tracks.items() for name, one in track.series.items()}
+
+    def save_all(self) -> None:
+        """Count every container as changed: what is stored of it besides its usage is out of date."""
+        for track in self._tracks.values():
+            track.changed |= {*track.bases, *track.instances}
 
     def saved(self, workload: WorkloadRef, container: str) -> None:
         """A container's state has been written."""
@@ -205,7 +228,15 @@ class UsageHistory:
         keeping = self._tracks[workload].how.keeping
         return at_least if keeping is None else max(at_least, keeping.steps.history_seconds)
 
-    def _follow(self, workload: WorkloadRef, usage: Usage, start: float, until: float, learned: Mapping[Key, StoredContainer]) -> None:
+    def _follow(
+        self,
+        workload: WorkloadRef,
+        usage: Usage,
+        judging: Mapping[ContainerRef, Sequence[EvidenceSeries]],
+        start: float,
+        until: float,
+        learned: Mapping[Key, StoredContainer],
+    ) -> None:
         """Feed what an ensemble looks at; to be done before ``read_through`` moves."""
         track = self._tracks[workload]
         keeping, after = track.how.keeping, track.read_through
@@ -223,7 +254,11 @@ class UsageHistory:
                 series = ContainerSeries.empty(keeping, track.observed_from)
                 series = replace(series, oom=own[name].oom_memory) if name in own else series
             own_keeping = with_policy(keeping, track.how.rules, track.how.rules_of(name))
-            track.series[name] = feed_series(series, parts.get(name, Usage(())), own_keeping, after=after, until=until)
+            part = parts.get(name, Usage(()))
+            # An instance may have evidence on the step that is over, and no sample since.
+            refs = {*series.steps.instances, *(one.container for one in part.series)}
+            evidence = [one for ref in refs for one in judging.get(ref, ())]
+            track.series[name] = feed_series(series, part, own_keeping, evidence, after=after, until=until)
 
     def _advance(self, workload: WorkloadRef, usage: Usage, until: float, stored: Mapping[Key, StoredState]) -> tuple[Finding, ...]:
         track = self._tracks[workload]

@@ -1,9 +1,10 @@
-"""What the live pods of a workload tell: their limits and revision, and the memory below which a shrink is known to fail."""
+"""What the live pods of a workload tell: their requests, limits and revision, their last resizes, and where a shrink is known to fail."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +13,7 @@ import msgspec
 from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Container, Pod
+from vpa_ippr.api.resources import Amounts, Resource
 from vpa_ippr.api.series import ContainerRef, Finding
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.forecast.rules import GuardRules
@@ -34,21 +36,41 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class Present:
+    """A container of one pod: what its spec requests, and when each resource of it was last resized in place, if ever."""
+
+    requests: Amounts
+    resized_at: Mapping[Resource, float]
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSigns:
     """What the pods tell.
 
     ``limits``: memory limits in force, by container and pod, in bytes. ``shrink_floors``: by container, the request below which a decrease
-    of memory is known to fail.
+    of memory is known to fail. ``present``: by container and pod.
     """
 
     limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     shrink_floors: Mapping[str, int] = field(default_factory=dict)
     revision: Revision | None = None
     findings: tuple[Finding, ...] = ()
+    present: Mapping[str, Mapping[str, Present]] = field(default_factory=dict)
 
     def limit(self, container: str) -> float:
         """The lowest limit in force; NaN for none."""
         return min(self.limits.get(container, {}).values(), default=math.nan)
+
+    def request(self, container: str, resource: Resource, pods: Collection[str]) -> int | None:
+        """The highest request of these pods; None when there is none."""
+        found = (one.requests.get(resource) for pod, one in self.present.get(container, {}).items() if pod in pods)
+        return max((amount for amount in found if amount is not None), default=None)
+
+    def resized(self, container: str, resource: Resource, after: float) -> frozenset[str]:
+        """The pods in which a resource of the container was resized after a moment."""
+        return frozenset(
+            pod for pod, one in self.present.get(container, {}).items() if one.resized_at.get(resource, -math.inf) > after
+        )  # fmt: skip
 
 
 class _HoldOff(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,10 +80,21 @@ class _HoldOff(msgspec.Struct, frozen=True, rename="camel"):
     floor_bytes: int | None = None
 
 
+class _Basis(msgspec.Struct, frozen=True, rename="camel"):
+    cpu_at: float | None = None
+    memory_at: float | None = None
+
+
 class _Ledger(msgspec.Struct, frozen=True, rename="camel"):
-    """The part of the updater's ledger that tells what was learned of shrinks."""
+    """The part of the updater's ledger that tells what was learned of shrinks, and when each container was resized."""
 
     hold_offs: list[_HoldOff] = []
+    bases: dict[str, _Basis] = {}
+
+    def resized_at(self, container: str) -> dict[Resource, float]:
+        basis = self.bases.get(container, _Basis())
+        moments = {Resource.CPU: basis.cpu_at, Resource.MEMORY: basis.memory_at}
+        return {resource: moment for resource, moment in moments.items() if moment is not None}
 
 
 def scalable(pod: Pod) -> list[Container]:
@@ -73,22 +106,27 @@ def read_live(pods: Sequence[Pod], now: float) -> LiveSigns:
     """What can be read of the pods; what cannot is told in the findings and spoils nothing else."""
     limits: dict[str, dict[str, int]] = {}
     floors: dict[str, int] = {}
+    present: dict[str, dict[str, Present]] = defaultdict(dict)
     findings: list[Finding] = []
     for pod in pods:
-        for container in scalable(pod):
-            try:
-                limit = (pod.actual(container.name) or pod.desired(container.name)).limits.memory_bytes
-            except QuantityError as error:
-                findings.append(Finding(error.reason, str(pod.key), 1, f"pod {pod.key}: {error}"))
-                continue
-            if limit:
-                limits.setdefault(container.name, {})[pod.metadata.name] = limit
+        ledger = _Ledger()
         try:
-            for name, floor in _shrink_floors(pod, now).items():
+            ledger = _read_ledger(pod)
+            for name, floor in _shrink_floors(pod, ledger, now).items():
                 floors[name] = max(floor, floors.get(name, 0))
         except (msgspec.DecodeError, QuantityError) as error:
             findings.append(Finding("LedgerUnreadable", str(pod.key), 1, f"pod {pod.key} annotation {ANNOTATION_RESIZE_LEDGER}: {error}"))
-    return LiveSigns(limits, floors, _newest_revision(pods), tuple(findings))
+        for container in scalable(pod):
+            try:
+                desired = pod.desired(container.name)
+                limit = (pod.actual(container.name) or desired).limits.memory_bytes
+            except QuantityError as error:
+                findings.append(Finding(error.reason, str(pod.key), 1, f"pod {pod.key}: {error}"))
+                continue
+            present[container.name][pod.metadata.name] = Present(desired.requests, ledger.resized_at(container.name))
+            if limit:
+                limits.setdefault(container.name, {})[pod.metadata.name] = limit
+    return LiveSigns(limits, floors, _newest_revision(pods), tuple(findings), present)
 
 
 def guard_need(steps: ContainerSteps, namespace: str, container: str, signs: LiveSigns, rules: GuardRules, now: float) -> int | None:
@@ -98,19 +136,21 @@ def guard_need(steps: ContainerSteps, namespace: str, container: str, signs: Liv
         newest = steps.newest_memory(ContainerRef(namespace, pod, container))
         if newest is None or now - newest.at > _FRESH_SECONDS:
             continue
-        expected = newest.used_bytes + rules.growth * newest.grown_bytes
+        expected = newest.used_bytes - newest.spare_bytes + rules.growth * newest.grown_bytes
         if expected > rules.share * limit:
             needed.append(expected * rules.factor)
     return math.ceil(max(needed)) if needed else None
 
 
-def _shrink_floors(pod: Pod, now: float) -> dict[str, int]:
-    """By container the request that goes with the lowest limit that a reverted shrink has shown to be within reach."""
+def _read_ledger(pod: Pod) -> _Ledger:
     text = pod.metadata.annotations.get(ANNOTATION_RESIZE_LEDGER)
-    if text is None:
-        return {}
+    return _Ledger() if text is None else msgspec.json.decode(text, type=_Ledger)
+
+
+def _shrink_floors(pod: Pod, ledger: _Ledger, now: float) -> dict[str, int]:
+    """By container the request that goes with the lowest limit that a reverted shrink has shown to be within reach."""
     found: dict[str, int] = {}
-    for hold_off in msgspec.json.decode(text, type=_Ledger).hold_offs:
+    for hold_off in ledger.hold_offs:
         if hold_off.scope != _SHRINK_SCOPE or hold_off.floor_bytes is None or now >= hold_off.until:
             continue
         resources = pod.desired(hold_off.container)

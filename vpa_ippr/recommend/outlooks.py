@@ -8,15 +8,15 @@ from pathlib import Path
 
 from vpa_ippr.api.errors import UsageError, ValidationError
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.series import Finding, WorkloadRef
+from vpa_ippr.api.series import Finding, Resource, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
-from vpa_ippr.forecast.forecasters import load_profile_model
+from vpa_ippr.forecast.forecasters import ProfileModel, is_model_named, load_profile_model
 from vpa_ippr.recommend.cohorts import Key, Rows
 from vpa_ippr.recommend.forecasts import ProfileForecasts, StoredContainer
 from vpa_ippr.recommend.history import UsageHistory
+from vpa_ippr.recommend.holds import held_by_pods
 from vpa_ippr.recommend.live import LiveSigns, guard_need, read_live
-from vpa_ippr.recommend.needs import SHRINK_FLOOR, Outlook
-from vpa_ippr.recommend.result import Raise
+from vpa_ippr.recommend.needs import Outlook
 from vpa_ippr.recommend.series import ContainerSeries
 
 
@@ -32,10 +32,12 @@ class _Seen:
 class Outlooks:
     """Keeps the forecasts of each profile that is in use; not for use by several threads at once."""
 
-    def __init__(self, history: UsageHistory, models: Path | None) -> None:
-        """``models``: the directory of the models that profiles name."""
+    def __init__(self, history: UsageHistory, models: Path | None, model: ProfileModel | None = None) -> None:
+        """``models``: the directory of the models that profiles name; ``model`` takes the place of all of these."""
         self._history = history
         self._models = models
+        self._model = model
+        self._named: dict[str, ProfileModel] = {}
         self._by_profile: dict[str, ProfileForecasts] = {}
 
     def prepare(self, profiles: Iterable[Profile]) -> dict[str, ValidationError | UsageError]:
@@ -43,13 +45,29 @@ class Outlooks:
         wanted = {profile.name: profile for profile in profiles if profile.ensemble is not None}
         for name in self._by_profile.keys() - wanted.keys():
             del self._by_profile[name]
+            self._named.pop(name, None)
         broken: dict[str, ValidationError | UsageError] = {}
         for name in wanted.keys() - self._by_profile.keys():
             try:
-                self._by_profile[name] = ProfileForecasts(wanted[name], load_profile_model(self._models, wanted[name]))
+                model = self._model or load_profile_model(self._models, wanted[name])
+                self._by_profile[name] = ProfileForecasts(wanted[name], model)
+                if model is not None and is_model_named(wanted[name]):
+                    self._named[name] = model
             except (UsageError, ValidationError) as error:
                 broken[name] = error
         return broken
+
+    @property
+    def models(self) -> list[ProfileModel]:
+        """The models that are in use, each once."""
+        return list({model.sha256: model for model in self._named.values()}.values())
+
+    def adopt(self, model: ProfileModel) -> None:
+        """Use this model for every profile that names one."""
+        self._model = model
+        for name in self._named:
+            self._named[name] = model
+            self._by_profile[name].use(model)
 
     def restore(self, profile: Profile, learned: Mapping[Key, StoredContainer]) -> list[Finding]:
         """Go on from checkpoints; what is told has to be learned anew."""
@@ -77,9 +95,9 @@ class Outlooks:
             for name, series in one.series.items():
                 key = one.workload, name
                 need = None if guard is None else guard_need(series.steps, one.workload.namespace, name, one.signs, guard, now)
-                floor = one.signs.shrink_floors.get(name)
-                floors = (*forecasts.guarded(key, now, need), *(() if floor is None else (Raise(SHRINK_FLOOR, floor),)))
-                outlooks[key] = forecasts.outlook(key, series, now, floors)
+                held = held_by_pods(series.steps, name, one.signs, profile.ensemble, now)
+                held[Resource.MEMORY] = (*forecasts.guarded(key, now, need), *held[Resource.MEMORY])
+                outlooks[key] = forecasts.outlook(key, series, now, held)
         return outlooks, tuple(finding for one in seen for finding in one.signs.findings)
 
     def stored(self, profile: Profile, workload: WorkloadRef, container: str) -> StoredContainer | None:

@@ -16,7 +16,7 @@ from operator import attrgetter
 import numpy as np
 
 from vpa_ippr.api.resources import Amounts
-from vpa_ippr.api.series import ContainerRef, Finding, Floats, OomKill, Resource, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, Floats, OomKill, Resource, Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.decaying import DecayingPercentiles
 from vpa_ippr.forecast.forecasters import ProfileModel
@@ -25,8 +25,9 @@ from vpa_ippr.recommend.estimate import Level, confidence_of, estimate, pod_shar
 from vpa_ippr.recommend.forecasts import ProfileForecasts
 from vpa_ippr.recommend.needs import NO_OUTLOOK, PRIOR, Outlook, amounts_of, driver_of, settle
 from vpa_ippr.recommend.result import Driver, Explanation, Raise, Recommendation
-from vpa_ippr.recommend.series import ContainerSeries, Keeping, feed_series, keeping_of
+from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, Keeping, feed_series, keeping_of
 from vpa_ippr.usage.container import (
+    DAY_SECONDS,
     MILLI,
     AggregateState,
     ContainerState,
@@ -38,7 +39,7 @@ from vpa_ippr.usage.container import (
     aggregate,
 )
 from vpa_ippr.usage.histogram import DecayingHistogram
-from vpa_ippr.usage.steps import STEP_SECONDS, ContainerSteps, StepRow
+from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRow
 
 Instances = dict[ContainerRef, ContainerState]
 STALE_OOM = "StaleOomKill"
@@ -64,31 +65,64 @@ class WorkloadUse:
     containers: Mapping[str, ContainerUse]
 
 
-def recommend(usage: Usage, profile: Profile, as_of: float, model: ProfileModel | None = None) -> list[Recommendation]:
+def recommend(
+    usage: Usage, profile: Profile, as_of: float, model: ProfileModel | None = None, evidence: Evidence = NO_EVIDENCE
+) -> list[Recommendation]:
     """Recommendations for every container in ``usage``, from its samples up to ``as_of``, in order of workload and container.
 
     A container whose last sample is older than the profile's expiry gets none; a resource without a sample is left out. An ensemble
-    decides the last hours again, as many as its profile says.
+    decides the last hours again, as many as its profile says, with the ``evidence`` there is on each step (see ``evidence_window``).
 
     Raises:
         UsageError: the profile's ensemble needs a model, and none is given.
     """
-    rules = profile.usage_rules()
+    return recommend_together([Moment(usage, as_of, evidence)], profile, model)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """Usage of some workloads and the moment at which they are judged."""
+
+    usage: Usage
+    as_of: float
+    evidence: Evidence = NO_EVIDENCE
+
+
+def recommend_together(moments: Sequence[Moment], profile: Profile, model: ProfileModel | None = None) -> list[Recommendation]:
+    """What ``recommend`` says of each moment, one after the other; no workload may be in two of them.
+
+    The ensemble decides them together, which changes no number and takes a fraction of the time.
+    """
+    judged = [_judged(moment, profile) for moment in moments]
+    outlooks = _outlooks(judged, profile, model) if profile.ensemble is not None else {}
+    return [one for moment in judged for one in estimate_workloads(moment.uses, profile, moment.findings, outlooks)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """What is known of the workloads at a moment."""
+
+    as_of: float
+    uses: Sequence[WorkloadUse]
+    findings: tuple[Finding, ...]
+
+
+def _judged(moment: Moment, profile: Profile) -> _Judged:
+    rules, usage, as_of = profile.usage_rules(), moment.usage, moment.as_of
     instances, findings = feed({}, usage, lambda _: rules, until=as_of)
     by_workload: dict[WorkloadRef, dict[str, Instances]] = defaultdict(lambda: defaultdict(dict))
     for ref, state in instances.items():
         by_workload[workload_of(ref, usage.owners)][ref.container][ref] = state
     keeping = keeping_of(profile)
-    series = {} if keeping is None else _series(usage, keeping, as_of)
+    series = {} if keeping is None else _series(usage, moment.evidence, keeping, as_of)
     uses = [
         WorkloadUse(workload, current_uses(containers, {}, lambda _: rules, as_of, _of_workload(series, workload)))
         for workload, containers in sorted(by_workload.items())
     ]
-    outlooks = _outlooks(uses, profile, model, as_of) if series else {}
-    return estimate_workloads(uses, profile, (*usage.findings, *findings), outlooks)
+    return _Judged(as_of, uses, (*usage.findings, *findings))
 
 
-def _series(usage: Usage, keeping: Keeping, as_of: float) -> dict[Key, ContainerSeries]:
+def _series(usage: Usage, evidence: Evidence, keeping: Keeping, as_of: float) -> dict[Key, ContainerSeries]:
     """What an ensemble looks at of each container; a recording begins with its first sample."""
     begin = min((float(one.timestamps[0]) for one in usage.series if len(one.timestamps)), default=as_of)
     empty = ContainerSeries.empty(keeping, max(begin, as_of - keeping.steps.history_seconds))
@@ -98,18 +132,34 @@ def _series(usage: Usage, keeping: Keeping, as_of: float) -> dict[Key, Container
         series[workload_of(one.container, usage.owners), one.container.container].append(one)
     for oom in usage.ooms:
         ooms[workload_of(oom.container, usage.owners), oom.container.container].append(oom)
-    return {key: feed_series(empty, Usage(tuple(series[key]), tuple(ooms[key])), keeping, until=as_of) for key in {*series, *ooms}}
+    judging: dict[Key, list[EvidenceSeries]] = defaultdict(list)
+    for found in evidence.series:
+        judging[workload_of(found.container, usage.owners), found.container.container].append(found)
+    return {
+        key: feed_series(empty, Usage(tuple(series[key]), tuple(ooms[key])), keeping, judging[key], until=as_of)
+        for key in {*series, *ooms}
+    }  # fmt: skip
 
 
 def _of_workload(series: Mapping[Key, ContainerSeries], workload: WorkloadRef) -> dict[str, ContainerSeries]:
     return {container: one for (owner, container), one in series.items() if owner == workload}
 
 
-def _outlooks(uses: Sequence[WorkloadUse], profile: Profile, model: ProfileModel | None, as_of: float) -> dict[Key, Outlook]:
+def _outlooks(judged: Sequence[_Judged], profile: Profile, model: ProfileModel | None) -> dict[Key, Outlook]:
+    """Those of all moments, decided side by side: every history is moved by whole days to within a day of the newest.
+
+    Forecasts look at a history and, some of them, at the hour of the day; no decision depends on the date.
+    """
     forecasts = ProfileForecasts(profile, model)
-    known = series_of(uses)
-    forecasts.advance({key: Rows(series.steps.cpu, series.steps.memory) for key, series in known.items()}, {})
-    return {key: forecasts.outlook(key, series, as_of) for key, series in known.items()}
+    newest = max((one.as_of for one in judged), default=0.0)
+    known = [(one.as_of, key, series) for one in judged for key, series in series_of(one.uses).items()]
+    rows = {}
+    for as_of, key, series in known:
+        steps = int((newest - as_of) // DAY_SECONDS) * STEPS_PER_DAY
+        cpu, memory = (StepRow(row.end + steps, row.values) for row in (series.steps.cpu, series.steps.memory))
+        rows[key] = Rows(cpu, memory)
+    forecasts.advance(rows, {})
+    return {key: forecasts.outlook(key, series, as_of) for as_of, key, series in known}
 
 
 def workload_of(ref: ContainerRef, owners: Mapping[tuple[str, str], WorkloadRef]) -> WorkloadRef:
@@ -279,7 +329,7 @@ def _from_ensemble(
     raises = outlook.floors_of(resource)
     if is_thin and _reaches_further_back(total, steps.row(resource)):
         raises = (Raise(PRIOR, said.level.target), *raises)
-    level, raised_by = settle(base, raises, profile.resource(resource), minimum)
+    level, raised_by = settle(base, raises, profile.resource(resource), minimum, outlook.ceiling_of(resource))
     return _Result(level, driver_of(said.driver, decision, raised_by, steps), said.confidence, is_thin)
 
 

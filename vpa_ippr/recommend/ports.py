@@ -1,4 +1,4 @@
-"""What the recommender's service needs of the outside: a source of usage and a cluster. The other rooms implement these."""
+"""What the recommender's service needs of the outside: sources of usage and of evidence, and a cluster. The other rooms implement these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 from vpa_ippr.api.cluster import EventType, Workload
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.series import Usage, Window
+from vpa_ippr.api.series import Evidence, Usage, Window
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint, VpaStatus
 
 
@@ -17,6 +17,18 @@ class UsageSource(Protocol):
 
     def fetch(self, window: Window, namespaces: Sequence[str] | None = None) -> Usage:
         """Samples and OOM kills with ``start < t <= end``; the subject of each of ``Usage.failures`` is a namespace.
+
+        Raises:
+            SourceError: nothing at all could be read.
+        """
+        ...
+
+
+class EvidenceSource(Protocol):
+    """Where evidence comes from that use is not need; not every source of usage has any."""
+
+    def fetch_evidence(self, window: Window, namespaces: Sequence[str] | None = None) -> Evidence:
+        """Evidence with ``start < t <= end``, on the multiples of the window's step.
 
         Raises:
             SourceError: nothing at all could be read.

@@ -11,7 +11,7 @@ import numpy as np
 from vpa_ippr.api.series import Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.forecasters import ProfileModel
-from vpa_ippr.recommend.pipeline import recommend, workload_of
+from vpa_ippr.recommend.pipeline import Moment, recommend_together, workload_of
 from vpa_ippr.recommend.result import Recommendation
 
 
@@ -22,11 +22,8 @@ def recommend_each_at_its_end(
     by_end: dict[float, set[WorkloadRef]] = defaultdict(set)
     for workload, end in _ends(usage).items():
         by_end[end].add(workload)
-    found = [
-        recommendation
-        for end, workloads in by_end.items()
-        for recommendation in recommend(_part(usage, workloads, end - history_seconds, end), profile, end, model)
-    ]
+    moments = [Moment(_part(usage, workloads, end - history_seconds, end), end) for end, workloads in by_end.items()]
+    found = recommend_together(moments, profile, model)
     return sorted(found, key=lambda recommendation: (recommendation.workload, recommendation.container))
 
 

@@ -31,10 +31,24 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Raise:
-    """What lifted a target, by name (``prior``, ``oom-floor``, ``shrink-floor``, ``guard``), and to how much."""
+    """What lifted a target, by name, and to how much; the names are in ``needs``."""
 
     by: str
     amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What evidence made of the use of the last day; None where nothing is known.
+
+    Of CPU the share of the steps that count more than was used, and the most that was cut off of a step's periods. Of memory the page cache
+    that did not count in the newest step, in bytes, and why.
+    """
+
+    uplifted_share: float | None = None
+    throttled_share: float | None = None
+    page_cache: int | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +69,7 @@ class Choice:
     last: float | None = None
     startup_peak: int | None = None
     raised_by: tuple[Raise, ...] = ()
+    weighed: Weighed | None = None
 
 
 @dataclass(frozen=True, slots=True)

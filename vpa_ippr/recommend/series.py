@@ -1,21 +1,26 @@
-"""What an ensemble profile keeps of a container besides its histograms: its use in steps, and what OOM kills taught."""
+"""What an ensemble profile keeps of a container besides its histograms: its use in steps, and what OOM kills taught.
+
+Evidence is asked for in whole steps: one point tells of one step, and it is there when the step is over.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import msgspec
 import numpy as np
 
-from vpa_ippr.api.series import ContainerRef, Floats, OomKill, Resource, Usage
+from vpa_ippr.api.errors import SourceError
+from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, Floats, OomKill, Resource, Usage, Window
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.usage.container import DAY_SECONDS, UsageRules
 from vpa_ippr.usage.oom import OomMemory, OomRules, record
 from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_HOUR, ContainerSteps, StepRules, feed
 
+NO_EVIDENCE: Final = Evidence(())
 _STEPS_PER_DAY: Final = round(DAY_SECONDS / STEP_SECONDS)
 
 
@@ -49,13 +54,26 @@ def keeping_of(profile: Profile) -> Keeping | None:
     if ensemble is None:
         return None
     steps = ensemble.history_days * _STEPS_PER_DAY + ensemble.replay_hours * STEPS_PER_HOUR
-    return Keeping(StepRules(steps, ensemble.series.pods, ensemble.series.startup_seconds), ensemble.oom)
+    evidence = ensemble.evidence if ensemble.evidence.enabled else None
+    return Keeping(StepRules(steps, ensemble.series.pods, ensemble.series.startup_seconds, evidence), ensemble.oom)
 
 
 def history_seconds_of(profile: Profile, at_least: float) -> float:
     """How far back usage has to be read for a profile."""
     keeping = keeping_of(profile)
     return at_least if keeping is None else max(at_least, keeping.steps.history_seconds)
+
+
+def evidence_window(keeping: Keeping | None, start: float, end: float) -> Window | None:
+    """What evidence to read beside the usage of ``start < t <= end``; None when none counts, or no step ends in that time."""
+    counts = keeping is not None and keeping.steps.evidence is not None
+    ends_step = math.floor(end / STEP_SECONDS) > math.floor(start / STEP_SECONDS)
+    return Window(start, end, STEP_SECONDS) if counts and ends_step else None
+
+
+def unread_evidence(error: SourceError) -> Evidence:
+    """What stands for evidence that could not be read: it is optional, so its failure is but a finding."""
+    return replace(NO_EVIDENCE, findings=(Finding(error.reason, "evidence", 1, f"evidence: {error}: recommendations do without"),))
 
 
 def with_policy(keeping: Keeping, rules: UsageRules, own: UsageRules) -> Keeping:
@@ -69,14 +87,22 @@ def with_policy(keeping: Keeping, rules: UsageRules, own: UsageRules) -> Keeping
     return keeping if oom is keeping.oom else replace(keeping, oom=oom)
 
 
-def feed_series(series: ContainerSeries, usage: Usage, keeping: Keeping, *, until: float, after: float = -math.inf) -> ContainerSeries:
-    """With the samples and kills of ``after < t <= until``."""
+def feed_series(
+    series: ContainerSeries,
+    usage: Usage,
+    keeping: Keeping,
+    evidence: Iterable[EvidenceSeries] = (),
+    *,
+    until: float,
+    after: float = -math.inf,
+) -> ContainerSeries:
+    """With the samples and kills of ``after < t <= until``, and the evidence on the steps that end in that time."""
     memory = {one.container: (one.timestamps, one.values) for one in usage.series if one.resource is Resource.MEMORY}
     oom = series.oom
     for kill in sorted((kill for kill in usage.ooms if after < kill.at <= until), key=_by_size):
         used = _used_before(kill, memory, series.steps)
         oom = record(oom, kill.at, kill.memory_limit_bytes, used, keeping.oom, request_bytes=kill.memory_request_bytes)
-    return replace(series, steps=feed(series.steps, usage.series, after=after, until=until), oom=oom)
+    return replace(series, steps=feed(series.steps, usage.series, evidence, after=after, until=until), oom=oom)
 
 
 def _by_size(kill: OomKill) -> tuple[float, int, ContainerRef]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -29,9 +29,10 @@ from vpa_ippr.api.names import (
     CONDITION_RECOMMENDATION_PROVIDED,
 )
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.series import ContainerRef, Finding, Window, WorkloadRef
+from vpa_ippr.api.series import ContainerRef, Evidence, Finding, Window, WorkloadRef
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint
 from vpa_ippr.forecast.catalogue import Profile
+from vpa_ippr.forecast.forecasters import ProfileModel
 from vpa_ippr.recommend.cohorts import Key
 from vpa_ippr.recommend.cycle import CheckpointResult, CycleResult, RecommenderSettings, VpaOutcome
 from vpa_ippr.recommend.forecasts import StoredContainer, read_stored, write_stored
@@ -41,10 +42,11 @@ from vpa_ippr.recommend.outlooks import Outlooks
 from vpa_ippr.recommend.ownership import FindWorkload, pod_workload
 from vpa_ippr.recommend.pipeline import ContainerUse, WorkloadUse, estimate_workloads
 from vpa_ippr.recommend.planning import Plan, plan_vpas
-from vpa_ippr.recommend.ports import RecommenderCluster, UsageSource
+from vpa_ippr.recommend.ports import EvidenceSource, RecommenderCluster, UsageSource
 from vpa_ippr.recommend.postprocess import postprocess
 from vpa_ippr.recommend.result import Recommendation
-from vpa_ippr.recommend.series import keeping_of
+from vpa_ippr.recommend.retraining import DEFAULT_RETRAINING, RetrainingRules, Verdict, retrain
+from vpa_ippr.recommend.series import NO_EVIDENCE, keeping_of, unread_evidence
 from vpa_ippr.recommend.status import Problem, build_status, explain, needs_explanation, new_conditions, problems_of
 from vpa_ippr.usage.checkpoint import StoredState, load_checkpoint, save_checkpoint
 
@@ -104,14 +106,18 @@ class RecommenderService:
         clock: Clock,
         catalogue: Mapping[str, Profile],
         settings: RecommenderSettings,
+        evidence: EvidenceSource | None = None,
+        model: ProfileModel | None = None,
     ) -> None:
+        """Without ``evidence`` what was used counts; ``model`` takes the place of those that profiles name."""
         self._source = source
+        self._evidence = evidence
         self._cluster = cluster
         self._clock = clock
         self._catalogue = catalogue
         self._settings = settings
         self._history = UsageHistory()
-        self._outlooks = Outlooks(self._history, settings.models)
+        self._outlooks = Outlooks(self._history, settings.models, model)
         # What the last cycle served, with its pods, and when: checkpoints are of that state.
         self._served: tuple[tuple[Plan, frozenset[str]], ...] = ()
         self._served_at = clock.now()
@@ -143,6 +149,18 @@ class RecommenderService:
             with saving.guard(f"checkpoints of vpa {plan.vpa.key}"):
                 self._write_checkpoints_of(saving, plan, pods)
         return CheckpointResult(saving.checkpoints_written, tuple(saving.failures))
+
+    def retrain(self, rules: RetrainingRules = DEFAULT_RETRAINING) -> Verdict:
+        """Train a model on what was read until now, and judge it; nothing changes before it is adopted."""
+        return retrain(self._history.steps(), self._outlooks.models, rules)
+
+    def adopt(self, model: ProfileModel) -> None:
+        """Use this model from the next cycle on, which decides the last hours again, as after a restart with it.
+
+        Every checkpoint is out of date: write them after that cycle.
+        """
+        self._outlooks.adopt(model)
+        self._history.save_all()
 
     def _plan(self, cycle: _Cycle) -> None:
         plans, refused = plan_vpas(self._cluster.list_vpas(), self._catalogue, self._settings, cycle.find)
@@ -205,12 +223,29 @@ class RecommenderService:
         cycle.findings += usage.findings
         cycle.unread |= {workload: failed[workload.namespace] for workload in request.workloads if workload.namespace in failed}
         begun = self._history.new_among(request.workloads)
-        cycle.findings += self._history.absorb(request, usage, cycle.now, cycle.owners, stored.usage, failed, stored.learned)
+        evidence = self._read_evidence(cycle, request, frozenset(failed))
+        cycle.findings += self._history.absorb(request, usage, cycle.now, cycle.owners, stored.usage, failed, stored.learned, evidence)
         begun -= self._history.new_among(begun)
         for plan in cycle.served:
             if plan.workload in begun:
                 learned = {key: one for key, one in stored.learned.items() if key[0] == plan.workload}
                 cycle.findings += self._outlooks.restore(plan.profile, learned)
+
+    def _read_evidence(self, cycle: _Cycle, request: ReadRequest, unread: Collection[str]) -> Evidence:
+        """The evidence that goes with the usage. It is optional: where it cannot be read, what was measured counts."""
+        wanted = self._history.evidence_request(request, cycle.now)
+        if self._evidence is None or wanted is None:
+            return NO_EVIDENCE
+        window, namespaces = wanted
+        readable = [namespace for namespace in namespaces if namespace not in unread]
+        if not readable:
+            return NO_EVIDENCE
+        try:
+            evidence = self._evidence.fetch_evidence(window, readable)
+        except SourceError as error:
+            evidence = unread_evidence(error)
+        cycle.findings += (*evidence.findings, *evidence.failures)
+        return evidence
 
     def _load_checkpoints(self, cycle: _Cycle, new: frozenset[WorkloadRef]) -> _Stored | None:
         try:

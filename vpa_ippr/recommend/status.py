@@ -23,7 +23,7 @@ from vpa_ippr.api.names import (
 from vpa_ippr.api.series import Resource
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.api.vpa import PodRecommendation, Vpa, VpaStatus
-from vpa_ippr.recommend.result import Choice, Driver, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Recommendation, Weighed
 from vpa_ippr.usage.oom import OOM_FUSE
 
 EXPLANATION_SCHEMA: Final = "vpa-ippr/explanation/v1"
@@ -158,12 +158,23 @@ def _explain_choice(choice: Choice, unit: str) -> Mapping[str, object]:
         "to": None if choice.last is None else format_time(choice.last),
         f"startup{unit.capitalize()}": choice.startup_peak,
         "raisedBy": {one.by: one.amount for one in choice.raised_by} or None,
+        "evidence": None if choice.weighed is None else _explain_weighed(choice.weighed),
     }
     return {
         "by": choice.by,
         "knownHours": round(choice.known_hours),
         **{key: value for key, value in known.items() if value is not None},
     }
+
+
+def _explain_weighed(weighed: Weighed) -> Mapping[str, object]:
+    known: dict[str, object | None] = {
+        "upliftedShare": None if weighed.uplifted_share is None else round(weighed.uplifted_share, 3),
+        "throttledShare": None if weighed.throttled_share is None else round(weighed.throttled_share, 3),
+        "pageCacheBytes": weighed.page_cache,
+        "why": weighed.why,
+    }
+    return {key: value for key, value in known.items() if value is not None}
 
 
 def _count_by_reason(found: Recommendation) -> dict[str, int]:

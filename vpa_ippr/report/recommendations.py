@@ -10,7 +10,7 @@ import msgspec
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import Finding, Resource
 from vpa_ippr.api.timestamps import format_time
-from vpa_ippr.recommend.result import Choice, Driver, Recommendation
+from vpa_ippr.recommend.result import Choice, Driver, Recommendation, Weighed
 from vpa_ippr.report.model import Advice
 from vpa_ippr.report.units import cpu_text, memory_text
 
@@ -54,7 +54,16 @@ def _choice_text(choice: Choice, resource: Resource) -> str:
     coverage = f", covers {choice.coverage:.0%}" if choice.coverage is not None else ""
     startup = "" if choice.startup_peak is None else f", startup {_amount_text(resource, choice.startup_peak)}"
     raised = "".join(f", {one.by} {_amount_text(resource, one.amount)}" for one in choice.raised_by)
-    return f"by {choice.by}{horizon}{coverage}{startup}{raised}"
+    return f"by {choice.by}{horizon}{coverage}{startup}{raised}{_weighed_text(choice.weighed)}"
+
+
+def _weighed_text(weighed: Weighed | None) -> str:
+    """What evidence changed; nothing where use counts as it was measured."""
+    if weighed is None:
+        return ""
+    uplifted = f", more wanted in {weighed.uplifted_share:.0%} of the steps" if weighed.uplifted_share else ""
+    cache = f", without {memory_text(weighed.page_cache)} of page cache" if weighed.page_cache else ""
+    return uplifted + cache
 
 
 def _amount_text(resource: Resource, amount: int) -> str:
@@ -122,6 +131,16 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "to": format_time(choice.last) if choice.last is not None else None,
         "startup_peak": choice.startup_peak,
         "raised_by": {one.by: one.amount for one in choice.raised_by},
+        "evidence": None if choice.weighed is None else _weighed(choice.weighed),
+    }
+
+
+def _weighed(weighed: Weighed) -> dict[str, Any]:
+    return {
+        "uplifted_share": weighed.uplifted_share,
+        "throttled_share": weighed.throttled_share,
+        "page_cache_bytes": weighed.page_cache,
+        "why": weighed.why,
     }
 
 

@@ -71,10 +71,12 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A container before our first resize, and as we last asked for it."""
+    """A container before our first resize, and as we last asked for it; when each resource of it was last asked to change, if ever."""
 
     original: ResourceRequirements
     expected: ResourceRequirements
+    cpu_at: float | None = None
+    memory_at: float | None = None
 
 
 class Ledger(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -170,9 +172,12 @@ def with_resize(
     """The ledger once a resize to ``after`` (whole resources of each touched container) is about to be issued."""
     bases = dict(ledger.bases)
     for container, resources in after.items():
+        original, expected, before = proportions(pod, ledger, container), to_requirements(resources), bases.get(container)
         bases[container] = Basis(
-            original=to_requirements(proportions(pod, ledger, container)),
-            expected=to_requirements(resources),
+            to_requirements(original),
+            expected,
+            cpu_at=now if _moves(pod, container, resources, Resource.CPU) else before.cpu_at if before else None,
+            memory_at=now if _moves(pod, container, resources, Resource.MEMORY) else before.memory_at if before else None,
         )
     record = Record(
         issued_at=now,
@@ -185,6 +190,11 @@ def with_resize(
         generation=pod.metadata.generation,
     )
     return msgspec.structs.replace(ledger, last=record, bases=bases)
+
+
+def _moves(pod: Pod, container: str, after: ContainerResources, resource: Resource) -> bool:
+    sides = ((pod.desired(container).requests, after.requests), (pod.desired(container).limits, after.limits))
+    return any(before.get(resource) != wanted.get(resource) for before, wanted in sides)
 
 
 def with_hold_off(

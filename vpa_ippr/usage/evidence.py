@@ -71,6 +71,14 @@ class MemoryEvidenceRules(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Need is never below this multiple of the anonymous memory."""
 
 
+class EvidenceRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How evidence is judged; not ``enabled``: none is asked for, and what was measured counts."""
+
+    enabled: bool = True
+    cpu: CpuEvidenceRules = CpuEvidenceRules()
+    memory: MemoryEvidenceRules = MemoryEvidenceRules()
+
+
 DEFAULT_CPU_EVIDENCE_RULES: Final = CpuEvidenceRules()
 DEFAULT_MEMORY_EVIDENCE_RULES: Final = MemoryEvidenceRules()
 
@@ -254,6 +262,14 @@ class MemoryTightness:
 def judge_pressure(pressure_share: Floats, rules: MemoryEvidenceRules = DEFAULT_MEMORY_EVIDENCE_RULES) -> MemoryTightness:
     """Where pressure says that memory is short. No pressure proves nothing: losing mapped pages shows as I/O alone."""
     return MemoryTightness(pressure_share > rules.pressure_share_bound, pressure_share)
+
+
+def broken_evidence_rules(rules: EvidenceRules) -> Iterator[tuple[str, str]]:
+    """Each key that breaks a rule, and which."""
+    for key, why in broken_cpu_evidence_rules(rules.cpu):
+        yield f"cpu.{key}", why
+    for key, why in broken_memory_evidence_rules(rules.memory):
+        yield f"memory.{key}", why
 
 
 def broken_cpu_evidence_rules(rules: CpuEvidenceRules) -> Iterator[tuple[str, str]]:

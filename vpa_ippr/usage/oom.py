@@ -60,8 +60,9 @@ class OomRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     half_life_seconds: float = 6 * DAY_SECONDS
     """How long it takes to lose half of the floor after that. A floor of 1.3 times a limit is under that limit again after two days."""
 
-    max_growth: float = 4.0
-    """Fuse: the most that the floor may be, as a multiple of what the first kill of the episode had."""
+    max_growth: float = 8.0
+    """Fuse: the most that the floor may be, as a multiple of what the first kill of the episode had. Twice what three kills reach:
+    the first one may have had half of what its owner gave it, because it was quiet in its first hours."""
 
     max_raises_per_day: int = 6
     """Fuse: how often the floor may be raised within 24 hours."""

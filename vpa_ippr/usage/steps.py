@@ -4,6 +4,8 @@ Step n holds the samples of ``300 n <= t < 300 (n + 1)`` seconds since the epoch
 samples and with the largest of its memory samples; of several instances the highest counts, or a quantile over them. A step without a
 sample is NaN, never zero. What an instance uses while it starts is no CPU need (memory is): it is kept apart.
 
+Where there is evidence (see ``judged``), a closed step holds what was needed, not what was used.
+
 Rows are values. Feeding a history at once or in parts gives the same numbers bit for bit: only whole steps are closed, and what the open
 one holds is added up in the order of time. A container's two rows of 16 days take 37 KB, and a live instance about half a kilobyte.
 """
@@ -11,6 +13,7 @@ one holds is added up in the order of time. A container's two rows of 16 days ta
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -18,8 +21,10 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from vpa_ippr.api.series import ContainerRef, Floats, Resource, UsageSeries
+from vpa_ippr.api.series import ContainerRef, EvidenceSeries, Floats, Resource, UsageSeries
 from vpa_ippr.usage.container import DAY_SECONDS
+from vpa_ippr.usage.evidence import EvidenceRules
+from vpa_ippr.usage.judged import Judged, Notes, evidence_table, joined_notes, judged_cpu, judged_memory
 
 STEP_SECONDS: Final = 300.0
 STEPS_PER_HOUR: Final = 12
@@ -32,11 +37,15 @@ Singles = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """``steps`` that are kept; ``pods``: the quantile over instances that counts, 1 for the highest; ``startup_seconds`` apart."""
+    """``steps`` that are kept; ``pods``: the quantile over instances that counts, 1 for the highest; ``startup_seconds`` apart.
+
+    Without rules for it no ``evidence`` counts.
+    """
 
     steps: int
     pods: float = 1.0
     startup_seconds: float = 120.0
+    evidence: EvidenceRules | None = None
 
     @property
     def history_seconds(self) -> float:
@@ -96,15 +105,23 @@ class _Open:
     memory: float = -math.inf
     # The newest memory samples (time, bytes), see ``_recent``.
     recent: tuple[tuple[float, float], ...] = ()
+    # Of its memory in the last closed step: page cache that does not count.
+    spare_bytes: float = 0.0
+    # The last steps in which evidence says that it wanted more CPU or memory than it got.
+    short: Mapping[Resource, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """An instance's newest memory sample: its time, its bytes, and what it has grown by within about five minutes (0 if it has not)."""
+    """An instance's newest memory sample: its time, its bytes, and what it has grown by within about five minutes (0 if it has not).
+
+    ``spare_bytes`` of the bytes used are page cache that was not missed in the last step that is over.
+    """
 
     at: float
     used_bytes: float
     grown_bytes: float
+    spare_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +134,9 @@ class ContainerSteps:
     memory: StepRow
     startup: tuple[DayPeak, ...] = ()
     instances: Mapping[ContainerRef, _Open] = field(default_factory=dict)
+    # Of a day; None until there is evidence.
+    cpu_notes: Notes | None = None
+    memory_notes: Notes | None = None
 
     @classmethod
     def empty(cls, rules: StepRules, observed_from: float) -> Self:
@@ -133,38 +153,64 @@ class ContainerSteps:
         """The most CPU that an instance used while it started."""
         return max(self.startup, key=lambda peak: (peak.value, peak.day), default=None)
 
+    def short_of(self, resource: Resource) -> frozenset[str]:
+        """The pods that wanted more of a resource than they got within the last hour: decisions are made by the hour and see the rest."""
+        since = self.row(resource).end - STEPS_PER_HOUR
+        return frozenset(ref.pod for ref, state in self.instances.items() if state.short.get(resource, since - 1) >= since)
+
     def newest_memory(self, ref: ContainerRef) -> Newest | None:
         """The newest memory of an instance; None when it has no sample."""
         found = self.instances.get(ref)
         if found is None or not found.recent:
             return None
         (_, before), (at, used_bytes) = found.recent[0], found.recent[-1]
-        return Newest(at, used_bytes, max(used_bytes - before, 0.0))
+        return Newest(at, used_bytes, max(used_bytes - before, 0.0), found.spare_bytes)
 
 
-def feed(steps: ContainerSteps, series: Iterable[UsageSeries], *, until: float, after: float = -math.inf) -> ContainerSteps:
-    """With the samples of ``after < t <= until``; all steps that end by ``until`` are closed."""
+def feed(
+    steps: ContainerSteps,
+    series: Iterable[UsageSeries],
+    evidence: Iterable[EvidenceSeries] = (),
+    *,
+    until: float,
+    after: float = -math.inf,
+) -> ContainerSteps:
+    """With the samples of ``after < t <= until``; all steps that end by ``until`` are closed, judged by the ``evidence`` on them."""
     by_instance: dict[ContainerRef, dict[Resource, tuple[Floats, Floats]]] = {}
     for one in series:
         begin, end = np.searchsorted(one.timestamps, (after, until), side="right")
         if begin < end:
             by_instance.setdefault(one.container, {})[one.resource] = one.timestamps[begin:end], one.values[begin:end]
-    block = _Block(steps, until)
+    block = _Block(steps, until, evidence)
     for ref in sorted({*steps.instances, *by_instance}):
         block.add(ref, steps.instances.get(ref), by_instance.get(ref, {}))
     return block.closed()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The closed steps of one instance, and the notes on them if there was evidence."""
+
+    pod: str
+    values: Floats
+    notes: Floats | None
+
+
 class _Block:
     """The steps that one feeding closes, and the open one after them."""
 
-    def __init__(self, before: ContainerSteps, until: float) -> None:
+    def __init__(self, before: ContainerSteps, until: float, evidence: Iterable[EvidenceSeries]) -> None:
         self._before = before
         self._until = until
         self._begin = before.cpu.end
         self._end = max(math.floor(until / STEP_SECONDS), self._begin)
         self._oldest = self._end - before.rules.steps
-        self._rows: dict[Resource, list[tuple[str, Floats]]] = {resource: [] for resource in Resource}
+        self._rules = before.rules.evidence or EvidenceRules()
+        self._rows: dict[Resource, list[_Part]] = {resource: [] for resource in Resource}
+        self._evidence: dict[ContainerRef, list[EvidenceSeries]] = defaultdict(list)
+        if before.rules.evidence is not None and self._end > self._begin:
+            for one in evidence:
+                self._evidence[one.container].append(one)
         self._startup: list[DayPeak] = list(before.startup)
         self._instances: dict[ContainerRef, _Open] = {}
 
@@ -177,8 +223,9 @@ class _Block:
         if starting.any():
             self._startup += _by_day(cpu_times[starting], cpu[starting], ref.pod)
         kept, state = ~starting, known or _Open(-math.inf, -math.inf)
-        state = self._close_cpu(ref, state, cpu_times[kept], cpu[kept])
-        state = self._close_memory(ref, state, memory_times, memory)
+        table = evidence_table(self._evidence.get(ref, ()), self._begin, self._end, STEP_SECONDS)
+        state = self._close_cpu(ref, state, cpu_times[kept], cpu[kept], table)
+        state = self._close_memory(ref, state, memory_times, memory, table)
         last = max([known.last if known else -math.inf, *cpu_times[-1:].tolist(), *memory_times[-1:].tolist()])
         if self._until - last < FORGET_SECONDS:
             self._instances[ref] = replace(state, started=float(starts[-1]), last=last)
@@ -194,21 +241,31 @@ class _Block:
         anew = np.diff(moments, prepend=before) >= FORGET_SECONDS
         return np.append(started, moments[anew])
 
-    def _close_cpu(self, ref: ContainerRef, state: _Open, times: Floats, values: Floats) -> _Open:
+    def _close_cpu(self, ref: ContainerRef, state: _Open, times: Floats, values: Floats, table: Floats | None) -> _Open:
         # Summed one after the other, the open step first: the result does not depend on the batches.
         index = np.append(0, self._places(times))
         sums = np.bincount(index, np.append(state.cpu_sum, values), self._width)
         counts = np.bincount(index, np.append(state.cpu_count, np.ones(len(values))), self._width)
-        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
-        self._keep(ref, Resource.CPU, means)
-        return replace(state, cpu_sum=float(sums[-1]), cpu_count=int(counts[-1]))
+        means = np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)[:-1]
+        judged = None if table is None else judged_cpu(means, table, self._rules)
+        self._keep(ref, Resource.CPU, means, judged)
+        return replace(state, cpu_sum=float(sums[-1]), cpu_count=int(counts[-1]), short=self._short(state, Resource.CPU, judged))
 
-    def _close_memory(self, ref: ContainerRef, state: _Open, times: Floats, values: Floats) -> _Open:
+    def _close_memory(self, ref: ContainerRef, state: _Open, times: Floats, values: Floats, table: Floats | None) -> _Open:
         peaks = np.full(self._width, -math.inf)
         peaks[0] = state.memory
         np.maximum.at(peaks, self._places(times), values)
-        self._keep(ref, Resource.MEMORY, np.where(np.isfinite(peaks), peaks, np.nan))
-        return replace(state, memory=float(peaks[-1]), recent=_recent(state.recent, times, values))
+        closed = np.where(np.isfinite(peaks), peaks, np.nan)[:-1]
+        judged = None if table is None else judged_memory(closed, table, self._rules, STEP_SECONDS)
+        self._keep(ref, Resource.MEMORY, closed, judged)
+        spare = state.spare_bytes if not len(closed) else 0.0 if judged is None else judged.spare_bytes
+        short = self._short(state, Resource.MEMORY, judged)
+        return replace(state, memory=float(peaks[-1]), recent=_recent(state.recent, times, values), spare_bytes=spare, short=short)
+
+    def _short(self, state: _Open, resource: Resource, judged: Judged | None) -> Mapping[Resource, int]:
+        if judged is None or not judged.short.any():
+            return state.short
+        return {**state.short, resource: self._begin + int(np.flatnonzero(judged.short)[-1])}
 
     @property
     def _width(self) -> int:
@@ -218,44 +275,47 @@ class _Block:
         """Columns of samples; one that is older than the open step has come too late and counts there."""
         return np.maximum(np.floor(times / STEP_SECONDS).astype(np.int64) - self._begin, 0)
 
-    def _keep(self, ref: ContainerRef, resource: Resource, values: Floats) -> None:
-        """All but the open step, as far back as rows go."""
-        kept = values[max(self._oldest - self._begin, 0) : -1]
+    def _keep(self, ref: ContainerRef, resource: Resource, values: Floats, judged: Judged | None) -> None:
+        """The closed steps, as far back as rows go."""
+        oldest = max(self._oldest - self._begin, 0)
+        kept = (values if judged is None else judged.values)[oldest:]
         if np.isfinite(kept).any():
-            self._rows[resource].append((ref.pod, kept))
+            self._rows[resource].append(_Part(ref.pod, kept, None if judged is None else judged.notes[:, oldest:]))
 
     def closed(self) -> ContainerSteps:
-        oldest_day = -(-self._oldest // STEPS_PER_DAY)
-        return replace(
-            self._before,
-            cpu=self._extended(self._before.cpu, self._rows[Resource.CPU], oldest_day),
-            memory=self._extended(self._before.memory, self._rows[Resource.MEMORY], oldest_day),
-            startup=_joined_by_day(self._startup, oldest_day),
-            instances=self._instances,
-        )
-
-    def _extended(self, row: StepRow, parts: Sequence[tuple[str, Floats]], oldest_day: int) -> StepRow:
-        width = min(self._end - self._begin, self._before.rules.steps)
+        before, oldest_day = self._before, -(-self._oldest // STEPS_PER_DAY)
+        startup = _joined_by_day(self._startup, oldest_day)
+        width = min(self._end - self._begin, before.rules.steps)
         if not width:
-            return row
-        values, pods = _over_pods(parts, width, self._before.rules.pods)
+            return replace(before, startup=startup, instances=self._instances)
+        cpu, cpu_notes = self._extended(before.cpu, before.cpu_notes, self._rows[Resource.CPU], width, oldest_day)
+        memory, memory_notes = self._extended(before.memory, before.memory_notes, self._rows[Resource.MEMORY], width, oldest_day)
+        return ContainerSteps(
+            before.rules, before.observed_from, cpu, memory, startup, self._instances, cpu_notes, memory_notes
+        )  # fmt: skip
+
+    def _extended(
+        self, row: StepRow, notes: Notes | None, parts: Sequence[_Part], width: int, oldest_day: int
+    ) -> tuple[StepRow, Notes | None]:
+        values, pods = _over_pods([part.values for part in parts], width, self._before.rules.pods)
         times = (self._end - width + np.arange(width)) * STEP_SECONDS
         known = np.isfinite(values)
         fresh = [
             peak
-            for index, (pod, _) in enumerate(parts)
+            for index, part in enumerate(parts)
             if (own := known & (pods == index)).any()
-            for peak in _by_day(times[own], values[own], pod)
+            for peak in _by_day(times[own], values[own], part.pod)
         ]
         joined = np.concatenate((row.values, values.astype(np.float32)))[-self._before.rules.steps :]
-        return StepRow(self._end, joined, _joined_by_day([*row.peaks, *fresh], oldest_day))
+        extended = StepRow(self._end, joined, _joined_by_day([*row.peaks, *fresh], oldest_day))
+        return extended, joined_notes(notes, [part.notes for part in parts], pods, self._rules, STEPS_PER_DAY)
 
 
-def _over_pods(parts: Sequence[tuple[str, Floats]], width: int, quantile: float) -> tuple[Floats, NDArray[np.int64]]:
+def _over_pods(parts: Sequence[Floats], width: int, quantile: float) -> tuple[Floats, NDArray[np.int64]]:
     """For each step the value that counts and the place of its pod: the smallest that ``quantile`` of the values do not exceed."""
     if not parts:
         return np.full(width, np.nan), np.zeros(width, dtype=np.int64)
-    values = np.stack([part for _, part in parts])
+    values = np.stack(parts)
     if len(parts) == 1:
         return values[0], np.zeros(width, dtype=np.int64)
     there = np.isfinite(values).sum(axis=0)
