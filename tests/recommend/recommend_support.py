@@ -165,8 +165,9 @@ def usage_of(pod="web-1", minutes=600, namespace="shop", container="app", start=
     )
 
 
-def a_service(cluster, source, now, catalogue=CATALOGUE, **settings):
-    return RecommenderService(source, cluster, Clock(now), catalogue, RecommenderSettings(**settings))
+def a_service(cluster, source, now, catalogue=CATALOGUE, default_profile="vpa-classic", **settings):
+    settings = RecommenderSettings(default_profile=default_profile, **settings)
+    return RecommenderService(source, cluster, Clock(now), catalogue, settings)
 
 
 def run(cluster, source, now=T + 600 * 60, **settings):

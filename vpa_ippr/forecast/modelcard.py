@@ -89,8 +89,8 @@ def _parts(card: Card) -> Iterator[str]:
     yield _table(card.qualities)
     if card.unseen:
         yield (
-            "Sources that it never saw, judged by the model itself. Whoever chooses options while looking at these numbers makes the sources\n"
-            "less blind than they look:"
+            "Sources that it never saw, judged by the model itself. "
+            "Whoever chooses options while looking at these numbers makes the sources\nless blind than they look:"
         )
         yield _table(card.unseen)
     yield "## Limits"
