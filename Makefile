@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-demo: $(STAMP) ## Run the whole loop in an embedded cluster: two simulated days in about two minutes
+demo: $(STAMP) ## Run the whole loop in an embedded cluster: two simulated days in about three minutes
 	$(BIN)/vpa-ippr demo
 
 test: $(STAMP) services ## Run all tests; real services are installed where apt is to be had

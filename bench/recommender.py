@@ -20,7 +20,7 @@ _CHECKPOINT_SECONDS = 600.0
 def measure() -> list[Figure]:
     world, clock = MemoryWorld(_VPAS, _PODS_EACH), StandingClock(NOW)
     source = MemorySource(world)
-    settings = RecommenderSettings(history_seconds=_DAYS * DAY_SECONDS)
+    settings = RecommenderSettings("vpa-classic", history_seconds=_DAYS * DAY_SECONDS)
     service = RecommenderService(source, world, clock, load_catalogue(), settings)
     results: list[CycleResult] = []
     saved: list[CheckpointResult] = []

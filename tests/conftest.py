@@ -17,7 +17,7 @@ settings.register_profile(
 settings.load_profile("shared")
 
 # Folders whose tests compute for seconds: `make test-fast` leaves them out.
-_SLOW_FOLDERS = frozenset({"backtest", "contract", "forecast"})
+_SLOW_FOLDERS = frozenset({"backtest", "contract", "families", "forecast"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -50,7 +50,8 @@ def failure_lines(outcome):
 def served(cluster):
     """The outcome of a recommender's cycle over all of them."""
     with scripted_server(FakePrometheus("bank", "shop")) as server:
-        return run("recommender", "--once", "--kubeconfig", cluster.kubeconfig, "--prometheus-url", server.url, "--query-retries", 0)
+        source = ("--prometheus-url", server.url, "--query-retries", 0)
+        return run("recommender", "--once", "--profile", "vpa-classic", "--kubeconfig", cluster.kubeconfig, *source)
 
 
 def test_bad_targets_are_told_once_each_and_the_others_are_served(cluster, served):
@@ -217,7 +218,8 @@ def test_a_prometheus_that_is_not_there_leaves_the_vpas_as_they_are_and_is_told_
 
 def test_report_from_prometheus_shows_current_requests():
     with scripted_server(FakePrometheus()) as server:
-        outcome = run("report", "--prometheus-url", server.url, "--query-retries", 0, "--history", "2h", "-f", "json")
+        source = ("--prometheus-url", server.url, "--query-retries", 0, "--history", "2h")
+        outcome = run("report", "--profile", "vpa-classic", *source, "-f", "json")
     assert (outcome.code, outcome.err) == (0, "")
     (item,) = outcome.json["items"]
     assert item["requests"] == {"cpu_millicores": 100, "memory_bytes": 256 * MI}

@@ -15,6 +15,7 @@ from support.http import Answer, scripted_server
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "fixtures" / "golden" / "traces.json").read_text())
 GIB = 1024 * MI
+CLASSIC = ("--profile", "vpa-classic")
 DAY = 86_400
 
 
@@ -64,7 +65,7 @@ def amounts(expected):
 @pytest.mark.parametrize("as_of", [None, "2026-01-09T00:00:00Z"], ids=["at-its-end", "8-days-on"])
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_traces_give_the_golden_numbers(tmp_path, name, as_of):
-    outcome = run("recommend", "-f", "json", "--traces", golden_file(tmp_path, name), *(["--as-of", as_of] if as_of else []))
+    outcome = run("recommend", *CLASSIC, "-f", "json", "--traces", golden_file(tmp_path, name), *(["--as-of", as_of] if as_of else []))
     assert (outcome.code, outcome.err) == (0, "")
     (item,) = outcome.json["items"]
     expected = GOLDEN[name]["expected"]
@@ -77,7 +78,7 @@ def test_golden_traces_give_the_golden_numbers(tmp_path, name, as_of):
 
 def test_the_json_document(tmp_path):
     trace = write_csv(tmp_path / "t.csv", steady_rows())
-    assert run("recommend", "--traces", trace, "-f", "json").json == {
+    assert run("recommend", *CLASSIC, "--traces", trace, "-f", "json").json == {
         "schema": "vpa-ippr/recommendations/v1",
         "as_of": "2026-01-01T00:59:00Z",
         "items": [
@@ -134,7 +135,7 @@ def test_recordings_that_end_at_different_times_are_each_judged_at_their_end(tmp
 @pytest.mark.parametrize("as_of", ["2026-01-01T00:30:00Z", "2026-01-01T01:30:00+01:00", str(START + 1800), f"{START + 1800}.0"])
 def test_as_of_cuts_the_history(tmp_path, as_of):
     trace = write_csv(tmp_path / "t.csv", [*steady_rows(minutes=31), *steady_rows(cores=5, memory=GIB, start=START + 31 * 60)])
-    outcome = run("recommend", "-f", "json", "--traces", trace, "--as-of", as_of)
+    outcome = run("recommend", *CLASSIC, "-f", "json", "--traces", trace, "--as-of", as_of)
     (item,) = outcome.json["items"]
     assert outcome.json["as_of"] == "2026-01-01T00:30:00Z"
     assert (item["target"]["cpu_millicores"], item["explanation"]["samples"]) == (126, 31)
@@ -142,9 +143,9 @@ def test_as_of_cuts_the_history(tmp_path, as_of):
 
 def test_history_includes_the_sample_at_its_beginning(tmp_path):
     trace = write_csv(tmp_path / "t.csv", steady_rows(minutes=61))
-    outcome = run("recommend", "-f", "json", "--traces", trace, "--as-of", START + 3600, "--history", "30m")
+    outcome = run("recommend", *CLASSIC, "-f", "json", "--traces", trace, "--as-of", START + 3600, "--history", "30m")
     assert outcome.json["items"][0]["explanation"]["samples"] == 31
-    assert run("recommend", "-f", "json", "--traces", trace, "--history", "30m").json == outcome.json
+    assert run("recommend", *CLASSIC, "-f", "json", "--traces", trace, "--history", "30m").json == outcome.json
 
 
 def test_parquet_and_csv_say_the_same(tmp_path):
@@ -162,11 +163,20 @@ def test_only_the_namespaces_that_are_asked_for(tmp_path):
 
 
 def test_the_table(tmp_path):
-    outcome = run("recommend", "--traces", write_csv(tmp_path / "t.csv", steady_rows()))
+    outcome = run("recommend", *CLASSIC, "--traces", write_csv(tmp_path / "t.csv", steady_rows()))
     assert outcome.code == 0
     row = "default Deployment/shop-web app - - → 126m - - → 363Mi - 0.04 WARNING"
     assert outcome.out.splitlines()[1].split() == row.split()
     assert outcome.out.splitlines()[-1] == "1 container at 2026-01-01T00:59:00Z from t.csv, profile vpa-classic"
+
+
+@pytest.mark.parametrize("command", ["recommend", "report"])
+def test_the_default_profile_is_balanced(tmp_path, command):
+    arguments = (command, "-f", "json", "--traces", write_csv(tmp_path / "t.csv", steady_rows()))
+    documents = {
+        profile: run(*arguments, *(("--profile", profile) if profile else ())).json for profile in (None, "balanced", "vpa-classic")
+    }
+    assert documents[None] == documents["balanced"] != documents["vpa-classic"]
 
 
 def one_error(outcome, code, *parts):
@@ -266,7 +276,7 @@ def test_values_that_are_no_usage_are_left_out_and_counted(tmp_path):
     rows = steady_rows()
     for index, value in enumerate(("nan", "inf", "-1"), start=10):
         rows[index] = (*rows[index][:4], value)
-    outcome = run("recommend", "-f", "json", "--traces", write_csv(tmp_path / "t.csv", rows))
+    outcome = run("recommend", *CLASSIC, "-f", "json", "--traces", write_csv(tmp_path / "t.csv", rows))
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.json["items"][0]["target"]["cpu_millicores"] == 126
     counted = {finding["reason"]: finding["count"] for finding in outcome.json["findings"]}
@@ -280,7 +290,8 @@ def test_no_samples_before_as_of(tmp_path):
 
 
 def from_prometheus(server, *more, retries=0):
-    return run("recommend", "-f", "json", "--prometheus-url", server.url, "--query-retries", retries, "--history", "2h", *more)
+    source = ("--prometheus-url", server.url, "--query-retries", retries, "--history", "2h")
+    return run("recommend", *CLASSIC, "-f", "json", *source, *more)
 
 
 def test_recommendations_from_prometheus():

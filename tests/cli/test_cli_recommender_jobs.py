@@ -15,6 +15,7 @@ from support.sandbox import CHECKPOINTS, VPAS, controller_spec, owner_of, runnin
 from support.usage_grids import SMALL_TRAINING, daily
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL, UsageError
 from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.names import ANNOTATION_EXPLANATION
 from vpa_ippr.api.series import Finding
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.cli.files import write_whole
@@ -70,13 +71,14 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def recommend_for(cluster, monkeypatch):
-    """Runs the recommender for so many seconds with these flags."""
+    """Runs the recommender for so many seconds with these flags; ``profile`` None leaves the default."""
 
-    def running(seconds, *flags):
+    def running(seconds, *flags, profile="vpa-classic"):
         monkeypatch.setattr("vpa_ippr.cli.options.make_clock", lambda *_: Clock(seconds))
         with scripted_server(FakePrometheus()) as server:
             source = ("--prometheus-url", server.url, "--query-retries", 0, "--history", "2h")
-            return run("recommender", "--kubeconfig", cluster.kubeconfig, *source, *flags)
+            named = () if profile is None else ("--profile", profile)
+            return run("recommender", "--kubeconfig", cluster.kubeconfig, *source, *named, *flags)
 
     return running
 
@@ -103,6 +105,13 @@ def test_the_report_file_is_kept_up_to_date(recommend_for, tmp_path):
     assert (report["schema"], report["as_of"]) == ("vpa-ippr/report/v1", format_time(START + 120))
     assert [(item["namespace"], item["target"]["cpu_millicores"]) for item in report["items"]] == [("shop", 587)]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("named", "profile"), [(None, "balanced"), ("vpa-classic", "vpa-classic")], ids=["the default", "named"])
+def test_the_default_profile_is_balanced(cluster, recommend_for, named, profile):
+    assert recommend_for(0, "--once", profile=named).code == EXIT_DONE
+    explained = cluster.store.get(VPAS, "shop", "web")["metadata"]["annotations"][ANNOTATION_EXPLANATION]
+    assert json.loads(explained)["profile"] == profile
 
 
 def test_a_report_that_cannot_be_written_is_told_and_stops_nothing(recommend_for, tmp_path):

@@ -162,6 +162,7 @@ def test_what_is_left_out_of_an_ensemble_is_not_done(tmp_path):
         ("memory.seasons.0.before_hours", 25, r"ensemble\.memory\.seasons\[0\]: must hold .* before_hours <= 24"),
         ("memory.seasons.0.factor", 0, r"ensemble\.memory\.seasons\[0\]\.factor: is 0\.0: must be above 0"),
         ("memory.guard.share", 1.1, r"ensemble\.memory\.guard: must hold 0 < share <= 1 < factor"),
+        ("memory.guard.share", 0.9, r"ensemble\.memory\.guard: must hold share \* factor > 1"),
         ("memory.guard.growth", -1, r"ensemble\.memory\.guard: must hold .* growth >= 0"),
         ("cpu.hysteresis.lower_after_hours", -1, r"ensemble\.cpu\.hysteresis: must hold .* lower_after_hours >= 0"),
         ("memory.guard.factor", 1.0, r"ensemble\.memory\.guard: must hold"),

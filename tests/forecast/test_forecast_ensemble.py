@@ -108,7 +108,6 @@ class TestOutcomes:
         assert decisions[-1].coverage == pytest.approx(np.full(count, 0.9), abs=0.06)
         assert np.isnan(decisions[0].coverage).all()
 
-
     def test_what_is_not_calibrated_stays_as_it_was_said(self):
         values = np.random.default_rng(3).lognormal(0, 0.3, (2, 200 * PER_HOUR))
         part = rules(Expert(TRAILING, 0.8, 1.0), Expert(HOURLY, 0.8, 1.0, calibrated=False))

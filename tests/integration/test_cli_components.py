@@ -141,7 +141,8 @@ def test_a_sandbox_that_cannot_start_says_why(tmp_path: Path, options: tuple[str
 def test_one_cycle_of_recommender_and_updater(tmp_path: Path, cluster: tuple[Path, Rest]) -> None:
     kubeconfig, rest = cluster
     with scripted_server(FakePrometheus()) as prometheus:
-        once = run(tmp_path, "recommender", "--once", "--kubeconfig", kubeconfig, "--prometheus-url", prometheus.url)
+        flags = ("--profile", "vpa-classic", "--kubeconfig", kubeconfig, "--prometheus-url", prometheus.url)
+        once = run(tmp_path, "recommender", "--once", *flags)
     assert (once.returncode, once.stdout) == (3, "")
     (told,) = [line for line in once.stderr.splitlines() if "shop/astray" in line]
     assert "TargetNotFound" in told

@@ -35,6 +35,7 @@ END = 1_750_000_200
 assert END % STEP_SECONDS == 0
 AS_OF = ("--as-of", END)
 STEP = ("--step", "5m")
+PROFILE = ("--profile", "vpa-classic")
 # A little more than the commands look back, so that the beginning of the window shows.
 DAYS = 8.125
 LEAST_DAYS = 7
@@ -96,11 +97,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     kubeconfig = directory / "kubeconfig"
     with prometheus, programs.sandbox(kubeconfig, "--empty", "--no-kubelet"), programs.standing_clock(END) as clock:
         create_in_cluster(fleet, kubeconfig, CRDS)
-        at = ("--prometheus-url", prometheus.url, *STEP)
+        at = ("--prometheus-url", prometheus.url, *STEP, *PROFILE)
         yield Run(
             input=source,
             fleet=fleet,
-            from_traces=programs.run_json("recommend", "--traces", *traces, *AS_OF, *STEP, "-f", "json"),
+            from_traces=programs.run_json("recommend", "--traces", *traces, *AS_OF, *STEP, *PROFILE, "-f", "json"),
             from_prometheus=programs.run_json("recommend", *at, *AS_OF, "-f", "json"),
             recommender=programs.run("recommender", "--once", *at, "--kubeconfig", kubeconfig, "--clock-url", clock),
             vpas=list_vpas(kubeconfig),

@@ -188,8 +188,9 @@ def usage_of(pod="web-1", minutes=600, namespace="shop", container="app", start=
     )
 
 
-def a_service(cluster, source, now, catalogue=CATALOGUE, pod_nodes=None, **settings):
-    return RecommenderService(source, cluster, Clock(now), catalogue, RecommenderSettings(**settings), pod_nodes=pod_nodes)
+def a_service(cluster, source, now, catalogue=CATALOGUE, default_profile="vpa-classic", pod_nodes=None, **settings):
+    settings = RecommenderSettings(default_profile=default_profile, **settings)
+    return RecommenderService(source, cluster, Clock(now), catalogue, settings, pod_nodes=pod_nodes)
 
 
 def run(cluster, source, now=T + 600 * 60, **settings):

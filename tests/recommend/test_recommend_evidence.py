@@ -106,7 +106,7 @@ def a_cluster(*vpas, pods=("1",), **of_pods):
 
 
 def a_recommender(cluster, source, now=NOW, evidence=True):
-    return RecommenderService(source, cluster, Clock(now), PROFILES, RecommenderSettings(), source if evidence else None)
+    return RecommenderService(source, cluster, Clock(now), PROFILES, RecommenderSettings("vpa-classic"), source if evidence else None)
 
 
 def only(result):

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from recommend_support import CATALOGUE, OURS, Cluster, Source, T, a_service, a_vpa, at, run, usage_of
+from recommend_support import CATALOGUE, OURS, Clock, Cluster, Source, T, a_service, a_vpa, at, run, usage_of
 
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, EXIT_PARTIAL, ClusterError, SourceError
 from vpa_ippr.api.meta import Condition, ObjectKey
@@ -14,9 +14,11 @@ from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import WorkloadRef
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.api.vpa import RecommenderSelector, VpaSpec
+from vpa_ippr.recommend.cycle import RecommenderSettings
 from vpa_ippr.recommend.history import history_start
 from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.recommend.rounding import Rounding
+from vpa_ippr.recommend.service import RecommenderService
 from vpa_ippr.usage.container import DAY_SECONDS
 
 
@@ -385,6 +387,20 @@ def test_which_vpas_are_ours(recommenders, default, ours):
     cluster.deploy("web")
     result = run(cluster, Source(usage_of()), default_recommender=default)
     assert (len(result.outcomes), bool(cluster.writes)) == (int(ours), ours)
+
+
+@pytest.mark.parametrize(
+    ("recommender", "profile"),
+    [("vpa-ippr", "balanced"), ("vpa-ippr-vpa-classic", "vpa-classic")],
+    ids=["the default", "named"],
+)
+def test_a_vpa_that_names_no_profile_gets_the_default(recommender, profile):
+    cluster = Cluster(a_vpa(recommenders=[RecommenderSelector(recommender)]))
+    cluster.deploy("web")
+    service = RecommenderService(Source(usage_of()), cluster, Clock(T + 600 * 60), CATALOGUE, RecommenderSettings())
+    (outcome,) = service.run_cycle().outcomes
+    (recommended,) = outcome.recommendations
+    assert recommended.explanation.profile == profile
 
 
 def test_a_cron_job_keeps_its_recommendation_between_runs():

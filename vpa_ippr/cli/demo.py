@@ -1,4 +1,4 @@
-"""``vpa-ippr demo``: the whole loop in an embedded cluster, two simulated days in about two minutes."""
+"""``vpa-ippr demo``: the whole loop in an embedded cluster, two simulated days in about three minutes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def write_page(story: Story, path: Path) -> None:
     resizes, lowered = story.resizes(), sum(1 for shrink in story.shrinks if shrink.status.phase is Phase.DONE)
     page = Page(
         title="vpa-ippr at work",
-        subtitle=f"{days:g} simulated days in an embedded cluster: real recommender, updater and actuator, profile vpa-classic.",
+        subtitle=f"{days:g} simulated days in an embedded cluster: real recommender, updater and actuator, profile balanced.",
         start=story.start,
         end=story.end,
         figures=[

@@ -300,7 +300,7 @@ def _container(container: DemoContainer) -> Manifest:
 def _vpa(workload: DemoWorkload) -> Manifest:
     spec: Manifest = {
         "targetRef": {"apiVersion": "apps/v1", "kind": workload.kind, "name": workload.name},
-        "recommenders": [{"name": "vpa-ippr-vpa-classic"}],
+        "recommenders": [{"name": "vpa-ippr"}],
         "updatePolicy": {"updateMode": "InPlace", "minReplicas": workload.min_replicas},
     }
     if workload.policy:

@@ -151,7 +151,7 @@ _HISTORY = (
     click.option("--step", type=DURATION, default=60.0, show_default="1m", help="Distance of the samples asked for."),
 )
 _PROFILE = (
-    click.option("--profile", default="vpa-classic", show_default=True, help="Name of a profile in the catalogue."),
+    click.option("--profile", default="balanced", show_default=True, help="Name of a profile in the catalogue."),
     click.option("--models", type=_FILE, help="Directory of profiles; default: those that come with the program."),
 )
 _CLUSTER = (

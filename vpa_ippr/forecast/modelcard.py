@@ -88,7 +88,10 @@ def _parts(card: Card) -> Iterator[str]:
     yield f"Cross-validated in {card.folds} folds; no series, and no two of one workload, is on both sides of a fold:"
     yield _table(card.qualities)
     if card.unseen:
-        yield "Sources that it never saw, judged by the model itself:"
+        yield (
+            "Sources that it never saw, judged by the model itself. "
+            "Whoever chooses options while looking at these numbers makes the sources\nless blind than they look:"
+        )
         yield _table(card.unseen)
     yield "## Limits"
     yield _LIMITS

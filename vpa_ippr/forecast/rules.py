@@ -188,6 +188,8 @@ def _broken_resource(part: ResourceEnsemble) -> Iterator[tuple[str, str]]:
     guard = part.guard
     if guard is not None and not (0 < guard.share <= 1 < guard.factor < math.inf and 0 <= guard.growth < math.inf):
         yield "guard", "must hold 0 < share <= 1 < factor and growth >= 0"
+    elif guard is not None and guard.share * guard.factor <= 1:
+        yield "guard", "must hold share * factor > 1: else the limit that it sets is near the use again"
     if not 0 <= part.min_density <= 1:
         yield "min_density", f"is {part.min_density}: must be 0 to 1"
     if part.selection is not None:

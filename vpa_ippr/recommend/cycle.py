@@ -19,7 +19,7 @@ from vpa_ippr.usage.container import DAY_SECONDS
 class RecommenderSettings:
     """How the recommender runs; the defaults are upstream's where it has the setting."""
 
-    default_profile: str = "vpa-classic"
+    default_profile: str = "balanced"
     """Profile of VPAs that name the recommender ``vpa-ippr`` and no profile."""
     default_recommender: bool = False
     """True: VPAs that name no recommender are ours too."""
