@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.objects import DAY_SECONDS, NOW, namespace_of, pod
 from bench.usages import Curves, grid
-from vpa_ippr.api.cluster import EventType, Workload
+from vpa_ippr.api.cluster import EventType, Node, Workload
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta, OwnerReference
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.series import ContainerRef, Usage, Window
@@ -37,6 +37,9 @@ class MemoryWorld:
 
     def list_pods(self) -> list[Pod]:
         return self._pods
+
+    def list_nodes(self) -> list[Node]:
+        return []
 
     def find_workload(self, namespace: str, api_version: str, kind: str, name: str) -> Workload | None:
         assert (namespace, api_version) != ("", "")

@@ -19,7 +19,7 @@ import numpy as np
 
 from bench.clock import StandingClock
 from bench.objects import NOW
-from vpa_ippr.api.cluster import EventType, Workload
+from vpa_ippr.api.cluster import EventType, Node, Workload
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta, OwnerReference
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Container, Pod, PodSpec, PodStatus
@@ -229,6 +229,9 @@ class _World:
 
     def list_pods(self) -> list[Pod]:
         return [life.pod() for life in self.by_name.values()]
+
+    def list_nodes(self) -> list[Node]:
+        return []
 
     def find_workload(self, namespace: str, api_version: str, kind: str, name: str) -> Workload | None:  # noqa: ARG002 - the port's
         if kind == "ReplicaSet":

@@ -80,6 +80,7 @@ def test_nodes_have_a_size_and_a_version(kube):
     (node,) = kube.list_nodes()
     assert (node.name, node.allocatable) == ("n1", Amounts(4000, 8 << 30))
     assert node.kubelet_version.startswith("v1.36")
+    assert node.labels["kubernetes.io/hostname"] == "n1"
 
 
 def test_a_node_that_cannot_be_read_is_left_out_and_logged(caplog):

@@ -482,3 +482,22 @@ def test_a_defect_met_in_one_namespace_is_logged_and_does_not_stop_the_others(mo
     assert [(failure.subject, failure.reason) for failure in usage.failures] == [("bad", "SourceFailed")]
     assert "KeyError" in usage.failures[0].message
     assert any(record.exc_info for record in caplog.records)
+
+
+def test_the_nodes_of_pods_are_read_for_the_whole_window():
+    asked = []
+
+    def info(form):
+        asked.append(form["query"])
+        if "bank" in form["query"]:
+            return Answer(422, b"no")
+        return rows(*(({"pod": pod, "node": node}, [[1, "1"]]) for pod, node in (("agent-1", "n1"), ("agent-2", "n2"))))
+
+    with (
+        scripted_server(FakePrometheus(kube_pod_info=info)) as server,
+        PrometheusSource(PrometheusSettings(url=server.url), FakeClock(), jitter=lambda: 1.0) as source,
+    ):
+        found = source.fetch_pod_nodes(WINDOW, ["shop", "bank"])
+    assert found.nodes == {("shop", "agent-1"): "n1", ("shop", "agent-2"): "n2"}
+    assert [failure.subject for failure in found.failures] == ["bank"]
+    assert 'max by (pod,node) (last_over_time(kube_pod_info{namespace="shop",node!=""}[3600s]))' in asked

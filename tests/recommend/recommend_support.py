@@ -20,7 +20,14 @@ from vpa_ippr.recommend.service import RecommenderService
 T = 1_767_225_600.0
 CATALOGUE = load_catalogue()
 OURS = [RecommenderSelector("vpa-ippr")]
-KINDS = {"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Job": "batch/v1", "CronJob": "batch/v1", "StatefulSet": "apps/v1"}
+KINDS = {
+    "Deployment": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "StatefulSet": "apps/v1",
+    "DaemonSet": "apps/v1",
+}
 
 
 class Clock:
@@ -67,6 +74,7 @@ class Cluster:
     def __init__(self, *vpas):
         self.vpas = {vpa.key: vpa for vpa in vpas}
         self.pods = []
+        self.nodes = []
         self.workloads = {}
         self.checkpoints = {}
         self.events = []
@@ -84,6 +92,10 @@ class Cluster:
     def list_pods(self):
         self._check("list_pods")
         return self.pods
+
+    def list_nodes(self):
+        self._check("list_nodes")
+        return self.nodes
 
     def find_workload(self, namespace, api_version, kind, name):  # noqa: ARG002 - the port's signature
         self._check("find_workload", name)
@@ -118,12 +130,23 @@ class Cluster:
         self.workloads[namespace, kind, name] = Workload(KINDS[kind], kind, name, controller)
 
     def add_pod(
-        self, name, owner=None, namespace="shop", containers=("app",), phase="Running", init=(), resources=None, started=None, **metadata
+        self,
+        name,
+        owner=None,
+        namespace="shop",
+        containers=("app",),
+        phase="Running",
+        init=(),
+        resources=None,
+        started=None,
+        *,
+        node="",
+        **metadata,
     ):
         """``resources``: of every container; ``metadata``: labels and annotations."""
         owners = [OwnerReference(KINDS.get(owner[0], "v1"), *owner, controller=True)] if owner else []
         resources = resources or ResourceRequirements()
-        spec = PodSpec([Container(container, resources=resources) for container in containers], list(init))
+        spec = PodSpec([Container(container, resources=resources) for container in containers], list(init), node_name=node)
         status = PodStatus(phase, start_time=None if started is None else format_time(started))
         self.pods.append(Pod(ObjectMeta(name, namespace, owner_references=owners, **metadata), spec, status))
 
@@ -165,9 +188,9 @@ def usage_of(pod="web-1", minutes=600, namespace="shop", container="app", start=
     )
 
 
-def a_service(cluster, source, now, catalogue=CATALOGUE, default_profile="vpa-classic", **settings):
+def a_service(cluster, source, now, catalogue=CATALOGUE, default_profile="vpa-classic", pod_nodes=None, **settings):
     settings = RecommenderSettings(default_profile=default_profile, **settings)
-    return RecommenderService(source, cluster, Clock(now), catalogue, settings)
+    return RecommenderService(source, cluster, Clock(now), catalogue, settings, pod_nodes=pod_nodes)
 
 
 def run(cluster, source, now=T + 600 * 60, **settings):

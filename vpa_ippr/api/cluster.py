@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vpa_ippr.api.meta import OwnerReference
@@ -13,11 +14,12 @@ EventType = Literal["Normal", "Warning"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What of a node decides whether a pod fits: its name, allocatable CPU and memory, and the kubelet's version."""
+    """What of a node decides whether a pod fits: its name, allocatable CPU and memory, and the kubelet's version; and its labels."""
 
     name: str
     allocatable: Amounts = Amounts()
     kubelet_version: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def shape(self) -> str:

@@ -15,6 +15,9 @@ RECOMMENDER_NAME = "vpa-ippr"
 FIELD_MANAGER = "vpa-ippr"
 
 ANNOTATION_EXPLANATION = f"{OWN_GROUP}/explanation"
+ANNOTATION_SPLIT_BY_NODE_LABEL = f"{OWN_GROUP}/split-by-node-label"
+ANNOTATION_RECOMMENDATIONS_BY_NODE_LABEL = f"{OWN_GROUP}/recommendations-by-node-label"
+ANNOTATION_NODE_LABEL_VALUE = f"{OWN_GROUP}/node-label-value"
 ANNOTATION_RESIZE_LEDGER = f"{OWN_GROUP}/resize-ledger"
 ANNOTATION_PREVIOUS_RESOURCES = f"{OWN_GROUP}/previous-resources"
 LABEL_POD_UID = f"{OWN_GROUP}/pod-uid"
@@ -43,5 +46,9 @@ def node_label(node_name: str) -> str:
     """
     if len(node_name) <= _MAX_LABEL_VALUE:
         return node_name
-    digest = hashlib.sha256(node_name.encode()).hexdigest()[:_HASH_LENGTH]
-    return f"{node_name[: _MAX_LABEL_VALUE - _HASH_LENGTH - 1].rstrip('-.')}-{digest}"
+    return f"{node_name[: _MAX_LABEL_VALUE - _HASH_LENGTH - 1].rstrip('-.')}-{short_hash(node_name)}"
+
+
+def short_hash(text: str) -> str:
+    """What tells names apart that would be too long, or hold characters that a name must not, with the text itself in them."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_HASH_LENGTH]

@@ -19,11 +19,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, order=True)
 class WorkloadRef:
-    """The topmost owner of a pod; a bare pod is its own workload of kind ``Pod``."""
+    """The topmost owner of a pod; a bare pod is its own workload of kind ``Pod``.
+
+    ``part``: which of its pods, where these are told apart by their nodes: ``label=value``; empty for all of them.
+    """
 
     namespace: str
     kind: str
     name: str
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -89,6 +93,14 @@ class Usage:
     findings: tuple[Finding, ...] = ()
     failures: tuple[Finding, ...] = ()
     costs: QueryCosts = QueryCosts()
+
+
+@dataclass(frozen=True, slots=True)
+class PodNodes:
+    """The node of each pod (namespace and name) of a time window; ``failures`` holds one finding for each namespace not read."""
+
+    nodes: Mapping[tuple[str, str], str]
+    failures: tuple[Finding, ...] = ()
 
 
 class EvidenceKind(enum.StrEnum):

@@ -99,7 +99,7 @@ def recommender(
     with prometheus.open(clock) as source:
         connection = connect(kubeconfig, context)
         kube = Kube(Rest(connection), clock, "vpa-ippr-recommender")
-        service = RecommenderService(source, kube, clock, catalogue, settings, source, model)
+        service = RecommenderService(source, kube, clock, catalogue, settings, source, model, source)
         if once:
             return run_once(service)
         timing = Timing(interval, checkpoint_interval, retrain_interval, report_interval, jitter or 0.0)

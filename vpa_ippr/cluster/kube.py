@@ -171,4 +171,4 @@ def _nodes(found: Iterable[_Node]) -> Iterable[Node]:
         except QuantityError as error:
             logger.warning("object left out", extra={"error": str(error)})
             continue
-        yield Node(node.metadata.name, allocatable, node.status.node_info.kubelet_version)
+        yield Node(node.metadata.name, allocatable, node.status.node_info.kubelet_version, node.metadata.labels)

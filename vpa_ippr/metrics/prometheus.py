@@ -17,14 +17,14 @@ from typing import Generic, Self, TypeVar
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.errors import SourceError
 from vpa_ippr.api.resources import ContainerResources
-from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceKind, Finding, QueryCosts, Usage, Window
+from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceKind, Finding, PodNodes, QueryCosts, Usage, Window
 from vpa_ippr.metrics.asker import QUERY, NamespaceAsker
 from vpa_ippr.metrics.current import current_resources
 from vpa_ippr.metrics.decode import Row, decode_rows, decode_strings
 from vpa_ippr.metrics.grid import check_window
 from vpa_ippr.metrics.quality import Reason
 from vpa_ippr.metrics.queries import EVIDENCE_METRICS, Scope, container_selector, current_amounts
-from vpa_ippr.metrics.reader import NamespaceEvidence, NamespaceReader, NamespaceUsage
+from vpa_ippr.metrics.reader import NamespaceEvidence, NamespaceNodes, NamespaceReader, NamespaceUsage
 from vpa_ippr.metrics.settings import PrometheusSettings
 from vpa_ippr.metrics.transport import Meter, Transport, system_jitter
 
@@ -34,7 +34,7 @@ _NAMESPACE_VALUES = "/api/v1/label/namespace/values"
 _LISTING_LOOKBACK_SECONDS = 86_400.0
 
 
-_Found = TypeVar("_Found", NamespaceUsage, NamespaceEvidence)
+_Found = TypeVar("_Found", NamespaceUsage, NamespaceEvidence, NamespaceNodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,16 @@ class PrometheusSource:
         series = tuple(chain.from_iterable(one.series for one in found))
         missing = set(EvidenceKind) - {one.kind for one in series} if found else set()
         return Evidence(series, _no_evidence(missing), _failures(outcomes), _costs(outcomes, listing))
+
+    def fetch_pod_nodes(self, window: Window, namespaces: Sequence[str]) -> PodNodes:
+        """The node of every pod that kube-state-metrics saw in the window.
+
+        Raises:
+            UsageError: the window is empty.
+        """
+        outcomes, _ = self._read_all(window, namespaces, NamespaceReader.read_pod_nodes)
+        nodes = {pod: node for outcome in outcomes if outcome.found is not None for pod, node in outcome.found.nodes.items()}
+        return PodNodes(nodes, _failures(outcomes))
 
     def resources(self, at: float, namespaces: Sequence[str]) -> Mapping[ContainerRef, ContainerResources]:
         """Requests and limits of every container at a moment; empty where kube-state-metrics is not scraped.

@@ -174,6 +174,11 @@ def job_owners(scope: Scope, window_seconds: float) -> str:
     return _last_seen("job_name,owner_kind,owner_name", scope.select("kube_job_owner"), window_seconds)
 
 
+def pod_nodes(scope: Scope, window_seconds: float) -> str:
+    """The node of every pod seen in the window."""
+    return _last_seen("pod,node", scope.select("kube_pod_info", 'node!=""'), window_seconds)
+
+
 def oom_killed(scope: Scope, window_seconds: float) -> str:
     """The containers whose last termination was an out-of-memory kill at any time in the window."""
     selected = scope.select("kube_pod_container_status_last_terminated_reason", 'reason="OOMKilled"')

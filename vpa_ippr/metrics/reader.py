@@ -44,6 +44,14 @@ class NamespaceEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceNodes:
+    """The node of each pod in one namespace."""
+
+    nodes: Mapping[tuple[str, str], str]
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class NamespaceReader:
     """Reads one namespace, query after query, in one thread."""
 
@@ -73,6 +81,13 @@ class NamespaceReader:
         self._note_unknown_owners(series, owners)
         ooms = self._ooms(points)
         return NamespaceUsage(tuple(series), tuple(ooms), owners, tuple(asker.findings), asker.samples)
+
+    def read_pod_nodes(self) -> NamespaceNodes:
+        """Ask for the node of every pod. Raises SourceError as ``read``."""
+        rows = self.asker.instant(queries.pod_nodes(self.asker.scope, self._lookback_seconds)).rows
+        # A pod never moves; where a name was used again on another node, one of them is taken, for repeatability.
+        found = sorted(((row.labels.get("pod", ""), row.labels.get("node", "")) for row in rows), reverse=True)
+        return NamespaceNodes({(self.namespace, pod): node for pod, node in found}, self.asker.samples)
 
     def read_evidence(self) -> NamespaceEvidence:
         """Ask for all kinds of evidence; what is odd about the series has been said of the usage. Raises SourceError as ``read``."""

@@ -267,7 +267,7 @@ class UsageHistory:
         saved = {name: state for (owner, name), state in stored.items() if owner == workload} if track.read_through is None else {}
         for name in sorted({*parts, *saved}):
             part, after = parts.get(name, Usage(())), track.read_through if track.read_through is not None else -math.inf
-            if name in saved and _reaches_further_back(saved[name], part):
+            if name in saved and (saved[name].goes_first or _reaches_further_back(saved[name], part)):
                 track.bases[name], track.instances[name] = saved[name].base, dict(saved[name].instances)
                 after = saved[name].read_through
             findings += self._feed(track, name, part, after, until)

@@ -9,6 +9,7 @@ from typing import Final
 from vpa_ippr.api.errors import ClusterError, QuantityError, UsageError, ValidationError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import CONDITION_CONFIG_UNSUPPORTED
+from vpa_ippr.api.node_split import split_label
 from vpa_ippr.api.series import Finding, WorkloadRef
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.forecast.catalogue import Profile, choose
@@ -23,7 +24,10 @@ SHADOWED: Final = "OlderVpaWins"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A VPA whose usage is kept. With a ``problem`` it gets no recommendation; with a ``failure`` nothing at all this time."""
+    """A VPA whose usage is kept. With a ``problem`` it gets no recommendation; with a ``failure`` nothing at all this time.
+
+    ``split``: the node label by whose values its pods are told apart, each of ``split_parts`` those of one value.
+    """
 
     vpa: Vpa
     profile: Profile
@@ -31,6 +35,13 @@ class Plan:
     workload: WorkloadRef
     problem: Problem | None = None
     failure: Finding | None = None
+    split: str | None = None
+    split_parts: tuple[WorkloadRef, ...] = ()
+
+    @property
+    def parts(self) -> tuple[WorkloadRef, ...]:
+        """What is reckoned on its own: the workload, or the parts of its pods that are told apart."""
+        return (self.workload,) if self.split is None else self.split_parts
 
     @property
     def is_served(self) -> bool:
@@ -81,7 +92,8 @@ def _plan(vpa: Vpa, profile: Profile) -> Plan:
     target = vpa.spec.target_ref
     if target is None:
         raise ValidationError("spec.targetRef: required", reason="InvalidSpec")
-    plan = Plan(vpa, profile, profile.usage_rules(), WorkloadRef(vpa.metadata.namespace, target.kind, target.name))
+    workload = WorkloadRef(vpa.metadata.namespace, target.kind, target.name)
+    plan = Plan(vpa, profile, profile.usage_rules(), workload, split=split_label(vpa))
     for policy in vpa.spec.resource_policy.container_policies if vpa.spec.resource_policy else []:
         plan.policy_of(policy.container_name)
         plan.rules_of(policy.container_name)

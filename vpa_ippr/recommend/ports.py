@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from vpa_ippr.api.cluster import EventType, Workload
+from vpa_ippr.api.cluster import EventType, Node, Workload
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.series import Evidence, Usage, Window
+from vpa_ippr.api.series import Evidence, PodNodes, Usage, Window
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint, VpaStatus
 
 
@@ -36,6 +36,14 @@ class EvidenceSource(Protocol):
         ...
 
 
+class PodNodeSource(Protocol):
+    """Where it is known on which node a pod was that has ended; only asked where a VPA wants its pods told apart by their nodes."""
+
+    def fetch_pod_nodes(self, window: Window, namespaces: Sequence[str]) -> PodNodes:
+        """The nodes of the pods of the window; the subject of each of ``PodNodes.failures`` is a namespace."""
+        ...
+
+
 class RecommenderCluster(Protocol):
     """Reads and writes of the recommender; every method may raise ``ClusterError``, which spoils one object at most."""
 
@@ -45,6 +53,10 @@ class RecommenderCluster(Protocol):
 
     def list_pods(self) -> list[Pod]:
         """All pods."""
+        ...
+
+    def list_nodes(self) -> list[Node]:
+        """All nodes; only asked where a VPA wants its pods told apart by their nodes."""
         ...
 
     def find_workload(self, namespace: str, api_version: str, kind: str, name: str) -> Workload | None:

@@ -14,9 +14,10 @@ from functools import partial
 
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import Node
-from vpa_ippr.api.errors import ClusterError, QuantityError, VpaIpprError
+from vpa_ippr.api.errors import ClusterError, QuantityError, ValidationError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
+from vpa_ippr.api.node_split import for_node
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
@@ -50,6 +51,7 @@ class _World:
     groups: dict[ObjectKey, list[Pod]]
     limits: dict[str, NamespaceLimits | QuantityError]
     unmatched: list[PodOutcome]
+    damaged: list[PodOutcome]
 
 
 class Updater:
@@ -69,7 +71,7 @@ class Updater:
         """
         world = self._read()
         self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
-        outcomes = list(world.unmatched)
+        outcomes = [*world.unmatched, *world.damaged]
         unmatched = {outcome.pod for outcome in world.unmatched}
         for pod in world.pods:
             vpa = world.vpa_of.get(pod.key)
@@ -102,6 +104,7 @@ class Updater:
         vpas: dict[ObjectKey, Vpa] = {}
         groups: dict[ObjectKey, list[Pod]] = defaultdict(list)
         unmatched: list[PodOutcome] = []
+        damaged: dict[ObjectKey, PodOutcome] = {}
         for pod in pods:
             try:
                 vpa = vpa_of(pod, index, self._cluster.find_workload)
@@ -109,10 +112,15 @@ class Updater:
                 unmatched.append(PodOutcome(pod.key, None, OutcomeCode.UNAVAILABLE, error.reason, f"owner of the pod: {error}"))
                 continue
             if vpa is not None:
-                vpas[pod.key] = vpa
+                try:
+                    vpas[pod.key] = for_node(vpa, node.labels if (node := nodes.get(pod.spec.node_name)) else None)
+                except ValidationError as error:  # what is recommended for all pods is enough for each
+                    vpas[pod.key] = vpa
+                    message = f"vpa {vpa.key}: {error}"
+                    damaged.setdefault(vpa.key, PodOutcome(pod.key, vpa.key, OutcomeCode.BAD_OBJECT, error.reason, message))
                 groups[vpa.key].append(pod)
         limits = limits_by_namespace(self._cluster.list_limit_ranges())
-        return _World(pods, nodes, shrinks, vpas, groups, limits, unmatched)
+        return _World(pods, nodes, shrinks, vpas, groups, limits, unmatched, list(damaged.values()))
 
     def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], PodOutcome | None]) -> list[PodOutcome]:
         """The outcome of ``act``; an error becomes an outcome, so that one pod never stops the others."""

@@ -54,11 +54,15 @@ class _Extra(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredState:
-    """A container's state as a checkpoint holds it; samples up to ``read_through`` (seconds) are in it."""
+    """A container's state as a checkpoint holds it; samples up to ``read_through`` (seconds) are in it.
+
+    ``goes_first``: it knows what the history cannot tell any more, however far that goes back.
+    """
 
     base: AggregateState
     instances: Mapping[ContainerRef, ContainerState]
     read_through: float
+    goes_first: bool = False
 
 
 def save_histogram(histogram: DecayingHistogram) -> HistogramCheckpoint:
