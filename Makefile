@@ -25,7 +25,7 @@ test: $(STAMP) services ## Run all tests; real services are installed where apt 
 	$(PYTEST) --cov --cov-report=term --cov-report=xml
 
 test-fast: $(STAMP) ## Run the quick tests, which start no service, in under a minute
-	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow"
+	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow" $(addprefix --ignore=tests/,backtest contract families forecast)
 
 lint: $(STAMP) ## Check style, types, imports between rooms and dependencies
 	$(BIN)/ruff format --check .

@@ -16,12 +16,26 @@ settings.register_profile(
 )
 settings.load_profile("shared")
 
-# Folders whose tests compute for seconds: `make test-fast` leaves them out.
+# Folders and files whose tests compute for seconds, mostly because they train or load a model: `make test-fast` leaves them out.
 _SLOW_FOLDERS = frozenset({"backtest", "contract", "families", "forecast"})
+_SLOW_FILES = frozenset(
+    {
+        "test_cli_backtest.py",
+        "test_cli_ensemble.py",
+        "test_cli_evidence.py",
+        "test_cli_recommender_jobs.py",
+        "test_cli_train.py",
+        "test_recommend_cohorts.py",
+        "test_recommend_ensemble.py",
+        "test_recommend_evidence.py",
+        "test_recommend_recordings.py",
+        "test_recommend_retraining.py",
+    }
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what a person does not wait for at each change."""
     for item in items:
-        if item.path.parent.name in _SLOW_FOLDERS:
+        if item.path.parent.name in _SLOW_FOLDERS or item.path.name in _SLOW_FILES:
             item.add_marker(pytest.mark.slow)

@@ -70,7 +70,6 @@ def test_a_model_that_is_missing_is_one_line(tmp_path):
     assert "gone.skops" in outcome.err
 
 
-@pytest.mark.slow
 def test_the_shipped_profile(tmp_path):
     trace = write_csv(tmp_path / "t.csv", rhythm())
     outcome = run("recommend", "-f", "json", "--traces", trace, "--profile", "balanced")
