@@ -11,6 +11,7 @@ from vpa_ippr.api.series import Resource
 from vpa_ippr.forecast.catalogue import load_catalogue
 from vpa_ippr.forecast.forecasters import DailyHoltWinters, ProfileModel, build_forecasters, load_profile_model
 from vpa_ippr.forecast.holtwinters import HoltWintersForecaster
+from vpa_ippr.forecast.quantiles import Horizon
 from vpa_ippr.forecast.rules import ForecasterName
 
 NAMES = ForecasterName.__args__
@@ -72,6 +73,16 @@ def test_the_shipped_profiles_find_their_models():
     for profile in load_catalogue().values():
         if profile.ensemble is not None:
             assert (load_profile_model(None, profile) is None) == (profile.ensemble.model is None)
+
+
+def test_the_model_is_asked_for_what_is_not_calibrated_too():
+    shipped = load_catalogue()["balanced"]
+    experts = (shipped.ensemble.cpu.experts[0], msgspec.structs.replace(shipped.ensemble.cpu.experts[5], calibrated=False))
+    cpu = msgspec.structs.replace(shipped.ensemble.cpu, experts=experts)
+    profile = msgspec.structs.replace(shipped, ensemble=msgspec.structs.replace(shipped.ensemble, cpu=cpu))
+    assert experts[1].quantile == 0.98
+    forecaster = build_forecasters(profile, Resource.CPU, load_profile_model(None, profile), ["gradient-boosting"])["gradient-boosting"]
+    assert np.isfinite(forecaster.fit(daily(2, 3, seed=1)).predict(Horizon.HOUR, (0.98,)).values).all()
 
 
 def counting(monkeypatch):

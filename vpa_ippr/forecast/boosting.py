@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.features import NAMES, build_features
-from vpa_ippr.forecast.grid import STEPS_PER_HOUR, UsageGrid
+from vpa_ippr.forecast.grid import UsageGrid
 from vpa_ippr.forecast.quantiles import FittedQuantiles, Horizon, first_known
 from vpa_ippr.forecast.seasonal import trailing
 
@@ -185,7 +185,7 @@ class BoostingForecaster:
     def fit(self, grid: UsageGrid) -> FittedQuantiles:
         """Build the features and ask."""
         features = build_features(grid)
-        known_hours = np.isfinite(grid.hourly_maxima(max(grid.steps // STEPS_PER_HOUR, 1))).sum(axis=1)
+        known_hours = grid.is_known().sum(axis=1)
         is_whole = known_hours < self.asked.whole_below_hours
         # A day needs no less than an hour, so who reads a day reads the hour, too.
         hour_read = self._read(max(self.asked.hour, self.asked.day), is_whole)

@@ -95,6 +95,14 @@ class EnsembleDecider:
                 found.setdefault(_group(expert), set()).add(expert.quantile)
         return {group: tuple(sorted(levels)) for group, levels in found.items()}
 
+    @property
+    def read_levels(self) -> dict[Group, set[float]]:
+        """The levels that are read of each group, calibrated or not."""
+        found = {group: set(levels) for group, levels in self.groups.items()}
+        for expert in self.rules.experts:
+            found.setdefault(_group(expert), set()).add(expert.quantile)
+        return found
+
     def start(self, count: int) -> EnsembleState:
         """Before the first hour."""
         experts = len(self.rules.experts)
@@ -142,7 +150,7 @@ class EnsembleDecider:
         quantile = np.array([*(expert.quantile for expert in experts), np.nan])[chosen]
         target, names, quantile = self._by_runs(grid, target, names, quantile)
         target, names, quantile = self._at_least_peaks(grid, target, names, quantile)
-        known_hours = np.isfinite(grid.hourly_maxima(_hours_of(grid))).sum(axis=1).astype(np.float64)
+        known_hours = grid.is_known().sum(axis=1).astype(np.float64)
         lower, upper = self._bounds(target, known_hours, fitted[first[0]])
         return EnsembleDecision(
             target=target,
@@ -226,9 +234,7 @@ def _outcome(grid: UsageGrid, horizon: Horizon) -> Floats:
 
     What is read every half hour has two steps in each of its hours, and no more can be asked of it.
     """
-    there = np.isfinite(grid.values)
-    hours = np.isfinite(grid.hourly_maxima(_hours_of(grid))).sum(axis=1)
-    usual = there.sum(axis=1) / np.maximum(hours, 1) * horizon.hours
+    usual = np.isfinite(grid.values).sum(axis=1) / np.maximum(grid.is_known().sum(axis=1), 1) * horizon.hours
     after = grid.values[:, -horizon.steps :]
     return np.where(np.isfinite(after).sum(axis=1) * 2 >= np.maximum(usual, 1.0), maxima(after), np.nan)
 
@@ -250,13 +256,9 @@ def _largest(named: Floats) -> tuple[NDArray[np.int64], Floats]:
     return chosen, np.where(chosen == NOBODY, np.nan, answers.max(axis=1))
 
 
-def _hours_of(grid: UsageGrid) -> int:
-    return max(grid.steps // STEPS_PER_HOUR, 1)
-
-
 def _density(grid: UsageGrid) -> Floats:
     """Share of the hours since the first sample that have one; 1 within the first day, when nothing can be said of it."""
-    there = np.isfinite(grid.hourly_maxima(_hours_of(grid)))
+    there = grid.is_known()
     since_first = np.where(there.any(axis=1), there.shape[1] - there.argmax(axis=1), 0)
     return np.where(since_first >= HOURS_PER_DAY, there.sum(axis=1) / np.maximum(since_first, 1), 1.0)
 

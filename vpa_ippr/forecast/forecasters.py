@@ -110,7 +110,7 @@ def _asked(profile: Profile, resource: Resource) -> Asked:
     if profile.ensemble is None or GRADIENT_BOOSTING not in needed_forecasters([profile.ensemble.resource(resource)]):
         return EVERYTHING
     decider = EnsembleDecider(profile.ensemble.resource(resource), profile.ensemble.young_hours)
-    hour, day = (max(decider.groups.get((GRADIENT_BOOSTING, horizon), (0.0,))) for horizon in Horizon)
+    hour, day = (max(decider.read_levels.get((GRADIENT_BOOSTING, horizon), {0.0})) for horizon in Horizon)
     return Asked(hour, day, profile.ensemble.young_hours)
 
 

@@ -74,6 +74,10 @@ class UsageGrid:
             values = np.concatenate((missing, values), axis=1)
         return values.reshape(len(values), count, steps)
 
+    def is_known(self) -> NDArray[np.bool_]:
+        """For each whole hour of the grid, and at least one, whether it has a sample; shape (series, hours)."""
+        return np.isfinite(self.hourly_maxima(max(self.steps // STEPS_PER_HOUR, 1)))
+
     def hourly_maxima(self, hours: int) -> Floats:
         """The largest value of each of the last hours, NaN for an hour without samples; shape (series, hours), read-only."""
         if not self._hours or self._hours[0].shape[1] < hours:
