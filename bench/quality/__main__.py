@@ -19,6 +19,7 @@ from vpa_ippr.api.series import Resource
 from vpa_ippr.backtest.contenders import ENSEMBLES
 from vpa_ippr.backtest.pareto_svg import render_svg
 from vpa_ippr.cli.files import write_whole
+from vpa_ippr.forecast.families import SYNTHETIC_EACH
 from vpa_ippr.forecast.training import DEFAULT_TRAINING
 
 _PAGE = Path("docs/quality.md")
@@ -80,7 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=2, help="Processes (default: %(default)s).")
     parser.add_argument("--seed", type=int, default=0, help="Of folds and intervals (default: %(default)s).")
     parser.add_argument(
-        "--synthetic", type=int, default=20, metavar="N", help="Made-up series of each family that the shipped model was trained on."
+        "--synthetic",
+        type=int,
+        default=SYNTHETIC_EACH,
+        metavar="N",
+        help="Made-up series of each family that the shipped model was trained on.",
     )
     parser.add_argument("--date", default=datetime.date.today().isoformat(), help="Shown on the page (default: today).")  # noqa: DTZ011 - a person's day
     return parser

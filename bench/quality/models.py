@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from bench.quality.corpus import Recording
 from bench.quality.folds import fold_of
-from vpa_ippr.cli.train import SYNTHETIC_DAYS
 from vpa_ippr.forecast.boosting import GRADIENT_BOOSTING, BoostingForecaster, BoostingModel
-from vpa_ippr.forecast.families import make_up, pooled
+from vpa_ippr.forecast.families import SYNTHETIC_DAYS, make_up, pooled
 from vpa_ippr.forecast.grid import UsageGrid
 from vpa_ippr.forecast.quantiles import FittedQuantiles
 from vpa_ippr.forecast.training import TrainingOptions, train

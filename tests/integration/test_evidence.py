@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import pytest
 
+from support.clocks import FixedClock
 from support.prometheus import RealPrometheus, TestSeries, require_prometheus, write_openmetrics
 from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceKind, Resource, Usage, Window
 from vpa_ippr.metrics.prometheus import PrometheusSource
@@ -30,18 +30,6 @@ END = START + 12 * STEP
 # The first points see the containers start.
 WINDOW = Window(START + 2 * STEP, END, STEP)
 MI = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class FixedClock:
-    def now(self) -> float:
-        return float(END)
-
-    def wait_until(self, moment: float) -> bool:
-        raise AssertionError(f"nothing should have to wait (until {moment})")
-
-    def stop(self) -> None:
-        pass
 
 
 def part(level: str) -> list[dict[str, Any]]:
@@ -83,7 +71,7 @@ def cluster() -> Iterator[Simulation]:
 
 @pytest.fixture(scope="module")
 def sandbox_url(cluster) -> Iterator[str]:
-    server = BackgroundServer(prometheus_app(cluster.tsdb, FixedClock()), "127.0.0.1", 0)
+    server = BackgroundServer(prometheus_app(cluster.tsdb, FixedClock(float(END))), "127.0.0.1", 0)
     server.start()
     yield server.url
     server.stop()
@@ -107,7 +95,7 @@ def prometheus_url(cluster, tmp_path_factory) -> Iterator[str]:
 
 
 def source(url: str, **settings: Any) -> PrometheusSource:
-    return PrometheusSource(PrometheusSettings(url=url, **settings), FixedClock())
+    return PrometheusSource(PrometheusSettings(url=url, **settings), FixedClock(float(END)))
 
 
 @pytest.fixture(scope="module", params=["sandbox", "prometheus"])

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from support.cli import run
+from support.clocks import FixedClock
 from support.ensembles import an_ensemble_profile
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.sandbox.background import BackgroundServer
@@ -26,18 +26,6 @@ START, HOURS = 1_750_000_200, 3
 END = START + HOURS * 3600
 MI = 1024 * 1024
 ANON = 50 * MI
-
-
-@dataclass(frozen=True)
-class FixedClock:
-    def now(self) -> float:
-        return float(END)
-
-    def wait_until(self, moment: float) -> bool:
-        raise AssertionError(f"nothing should have to wait (until {moment})")
-
-    def stop(self) -> None:
-        pass
 
 
 def steady(level: str) -> list[dict[str, Any]]:
@@ -70,7 +58,7 @@ def url() -> Iterator[str]:
         metadata = {"name": name, "namespace": "default", "annotations": {ANNOTATION_WORKLOAD: json.dumps({"app": use})}}
         simulation.store.create("pods", {"metadata": metadata, "spec": {"nodeName": "n1", "containers": containers}})
     assert simulation.keeper.local_clock("test").wait_until(END + 1)
-    server = BackgroundServer(prometheus_app(simulation.tsdb, FixedClock()), "127.0.0.1", 0)
+    server = BackgroundServer(prometheus_app(simulation.tsdb, FixedClock(float(END))), "127.0.0.1", 0)
     server.start()
     yield server.url
     server.stop()

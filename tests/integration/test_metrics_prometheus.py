@@ -2,13 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.clocks import FixedClock
 from support.prometheus import RealPrometheus, TestSeries, require_prometheus, write_openmetrics
 from vpa_ippr.api.series import ContainerRef, Resource, Usage, Window, WorkloadRef
 from vpa_ippr.metrics.prometheus import PrometheusSource
@@ -31,20 +31,6 @@ WEB = ContainerRef("shop", "web-7f9-a", "app")
 PEAKY = ContainerRef("shop", "web-7f9-b", "app")
 WORKER = ContainerRef("batch", "nightly-28-x", "worker")
 STATIC = ContainerRef("batch", "static-node-1", "app")
-
-
-@dataclass(frozen=True)
-class FixedClock:
-    """The moment at which the recorded history ends."""
-
-    def now(self) -> float:
-        return float(END)
-
-    def wait_until(self, moment: float) -> bool:
-        raise AssertionError(f"nothing should have to wait (until {moment})")
-
-    def stop(self) -> None:
-        pass
 
 
 def labels(container: ContainerRef, **more: str) -> dict[str, str]:
@@ -156,7 +142,7 @@ def prometheus(tmp_path_factory) -> Iterator[RealPrometheus]:
 
 
 def fetch(prometheus: RealPrometheus, window: Window = WINDOW, namespaces=None, **settings) -> Usage:
-    with PrometheusSource(PrometheusSettings(url=prometheus.url, **settings), FixedClock()) as source:
+    with PrometheusSource(PrometheusSettings(url=prometheus.url, **settings), FixedClock(float(END))) as source:
         return source.fetch(window, namespaces)
 
 
@@ -175,7 +161,7 @@ def test_every_container_is_found_once_and_nothing_else(usage, prometheus):
         (container, resource) for container in (WEB, PEAKY, WORKER, STATIC) for resource in Resource
     )
     assert usage.failures == ()
-    with PrometheusSource(PrometheusSettings(url=prometheus.url), FixedClock()) as source:
+    with PrometheusSource(PrometheusSettings(url=prometheus.url), FixedClock(float(END))) as source:
         assert source.namespaces() == ("batch", "shop")
 
 

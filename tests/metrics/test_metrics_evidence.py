@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
+from support.clocks import FixedClock
 from support.http import Answer, Request, scripted_server
 from vpa_ippr.api.errors import SourceError
 from vpa_ippr.api.series import ContainerRef, EvidenceKind, Window
@@ -17,17 +18,6 @@ from vpa_ippr.metrics.settings import PrometheusSettings
 
 WINDOW = Window(0, 3600, 60)
 POINTS = [60.0 * minute for minute in range(1, 61)]
-
-
-class FixedClock:
-    def now(self) -> float:
-        return 10_000.0
-
-    def wait_until(self, moment: float) -> bool:
-        raise AssertionError(f"nothing should have to wait (until {moment})")
-
-    def stop(self) -> None:
-        pass
 
 
 def success(data: object) -> Answer:
@@ -61,7 +51,7 @@ def prometheus(answers: Callable[[str, str], str | Answer | None], namespaces: t
 @contextmanager
 def source(server):
     settings = PrometheusSettings(url=server.url, scrape_interval_seconds=15, max_retries=0)
-    with PrometheusSource(settings, FixedClock()) as opened:
+    with PrometheusSource(settings, FixedClock(10_000.0)) as opened:
         yield opened
 
 

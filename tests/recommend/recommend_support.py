@@ -197,6 +197,16 @@ def run(cluster, source, now=T + 600 * 60, **settings):
     return at(a_service(cluster, source, now, **settings), now)
 
 
+def cycles_of(start, moments, restarts=()):
+    """What each cycle gives; ``start()`` makes the service, and anew before each of ``restarts`` (indices of ``moments``)."""
+    service, found = start(), []
+    for index, now in enumerate(moments):
+        if index in restarts:
+            service = start()
+        found.append(at(service, now))
+    return found
+
+
 def at(service, now):
     """A cycle at that time, and the writing of checkpoints after it."""
     service._clock.moment = now

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recommend_support import CATALOGUE, Cluster, Source, T, a_service, a_vpa, at, usage_of
+from recommend_support import CATALOGUE, Cluster, Source, T, a_service, a_vpa, at, cycles_of, usage_of
 
 from support.ensembles import an_ensemble_profile
 from vpa_ippr.api.errors import ClusterError
@@ -112,12 +112,8 @@ def test_decisions_are_made_by_the_hour():
 def cycles(minutes, restarts=(), data=None):
     """Every cycle's recommendations; before each of ``restarts`` (indices) the recommender is started anew."""
     cluster, source = a_cluster(pods=("1", "2")), Source(*(data or (used(), used("web-2", seed=2, start=T + DAY_SECONDS, hours=72))))
-    service, found = a_recommender(cluster, source), []
-    for index, minute in enumerate(minutes):
-        if index in restarts:
-            service = a_recommender(cluster, source)
-        found.append(only(at(service, NOW + minute * MINUTE)))
-    return found
+    moments = [NOW + minute * MINUTE for minute in minutes]
+    return [only(result) for result in cycles_of(lambda: a_recommender(cluster, source), moments, restarts)]
 
 
 @settings(max_examples=8)

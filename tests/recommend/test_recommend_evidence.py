@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recommend_support import CATALOGUE, Clock, Cluster, Source, T, a_vpa, at
+from recommend_support import CATALOGUE, Clock, Cluster, Source, T, a_vpa, at, cycles_of
 
 from support.ensembles import MEMORY_RULES, an_ensemble_profile
 from vpa_ippr.api.errors import SourceError
@@ -279,12 +279,8 @@ def cycles(minutes, restarts=()):
         *evidence_of(LOGS | {EvidenceKind.FILE_REFAULTS: (0.0, 200.0), EvidenceKind.MEMORY_PRESSURE: (0.0, 0.011)}, "web-2"),
     ]
     source = EvidentSource(used(), used("web-2", seed=2, memory=1.2), evidence=evidence)
-    service, found = a_recommender(cluster, source), []
-    for index, minute in enumerate(minutes):
-        if index in restarts:
-            service = a_recommender(cluster, source)
-        found.append(only(at(service, NOW + minute * MINUTE)))
-    return found
+    moments = [NOW + minute * MINUTE for minute in minutes]
+    return [only(result) for result in cycles_of(lambda: a_recommender(cluster, source), moments, restarts)]
 
 
 @settings(max_examples=6)

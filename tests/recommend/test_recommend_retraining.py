@@ -29,8 +29,8 @@ GOOD, BAD = daily(24, 10, seed=3), UsageGrid(np.random.default_rng(1).pareto(1.2
 
 @pytest.fixture(autouse=True)
 def _few_made_up(monkeypatch):
-    monkeypatch.setattr(module, "_SYNTHETIC_EACH", 1)
-    monkeypatch.setattr(module, "_SYNTHETIC_DAYS", 9.0)
+    monkeypatch.setattr(module, "SYNTHETIC_EACH", 1)
+    monkeypatch.setattr(module, "SYNTHETIC_DAYS", 9.0)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 MODEL_FILE: Final = "gradient-boosting.skops"
 CARD_FILE: Final = "gradient-boosting.md"
 SYNTHETIC: Final = "synthetic"
-SYNTHETIC_DAYS: Final = 28.0
 _NOT_STATED: Final = "not stated"
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -154,7 +153,7 @@ def _workload(name: str) -> str:
 
 def _made_up(plan: _Plan) -> list[Source]:
     from vpa_ippr.forecast.crossvalidation import Source
-    from vpa_ippr.forecast.families import make_up, pooled
+    from vpa_ippr.forecast.families import SYNTHETIC_DAYS, make_up, pooled
 
     if not plan.synthetic:
         return []
@@ -183,6 +182,7 @@ def _trained(plan: _Plan, sources: Sequence[Source], unseen: Sequence[Source]) -
 
 
 def _card(plan: _Plan, model: bytes, digests: Mapping[str, str], qualities: Sequence[Quality], unseen: Sequence[Quality]) -> str:
+    from vpa_ippr.forecast.families import SYNTHETIC_DAYS
     from vpa_ippr.forecast.modelcard import Card, TraceOrigin, render_card
     from vpa_ippr.forecast.training import TrainingOptions
 

@@ -56,6 +56,20 @@ class Trials:
     trailing: Floats
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Looked:
+    """What forecasters said of some series at one moment, and what came.
+
+    ``outcomes`` and ``scale`` (rows,), ``told`` (rows, levels) of each.
+    """
+
+    horizon: Horizon
+    rows: NDArray[np.int64]
+    outcomes: Floats
+    scale: Floats
+    told: tuple[Floats, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Means over moments at each level of ``JUDGED``: pinball loss of the model and of the trailing quantile, coverage of the model."""
@@ -123,17 +137,25 @@ def deal(groups: Sequence[Sequence[str]], folds: int, random: np.random.Generato
     return [np.array([fold_of_name[name] for name in source], dtype=np.int64) for source in groups]
 
 
-def _tried(model: BoostingModel, usage: Floats, each: int, random: np.random.Generator) -> Iterator[tuple[Horizon, Trials]]:
-    forecasters: tuple[GridForecaster, ...] = (BoostingForecaster(model), TrailingForecaster())
-    for _, window in looks(UsageGrid(usage, 0.0), each, random):
+def look_back(
+    forecasters: Sequence[GridForecaster], levels: Sequence[float], grid: UsageGrid, each: int, random: np.random.Generator
+) -> Iterator[Looked]:
+    """Ask the forecasters at ``each`` moments of every series; what came is known, and rows of which it is not are left out."""
+    for rows, window in looks(grid, each, random):
         known = window.until(HISTORY_STEPS)
         scale = scale_of(known)
         fitted = [forecaster.fit(known) for forecaster in forecasters]
         for horizon in Horizon:
             came = outcome(window, HISTORY_STEPS, horizon)
             there = np.isfinite(came) & (scale > 0)
-            told = [one.predict(horizon, JUDGED).values[there] / scale[there, None] for one in fitted]
-            yield horizon, Trials(came[there] / scale[there], *told)
+            told = tuple(one.predict(horizon, levels).values[there] for one in fitted)
+            yield Looked(horizon, rows[there], came[there], scale[there], told)
+
+
+def _tried(model: BoostingModel, usage: Floats, each: int, random: np.random.Generator) -> Iterator[tuple[Horizon, Trials]]:
+    forecasters = (BoostingForecaster(model), TrailingForecaster())
+    for one in look_back(forecasters, JUDGED, UsageGrid(usage, 0.0), each, random):
+        yield one.horizon, Trials(one.outcomes / one.scale, *(told / one.scale[:, None] for told in one.told))
 
 
 def _scores(trials: Mapping[Horizon, Sequence[Trials]]) -> dict[Horizon, Score]:

@@ -24,6 +24,9 @@ from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.grid import DAYS_PER_WEEK, HOURS_PER_DAY, HOURS_PER_WEEK, STEPS_PER_HOUR, UsageGrid
 
 Parameter = float | Floats
+# What a model is trained on beside recordings: so many series of each family, so long.
+SYNTHETIC_EACH: Final = 20
+SYNTHETIC_DAYS: Final = 28.0
 _STEPS_PER_DAY: Final = STEPS_PER_HOUR * HOURS_PER_DAY
 _STEP_HOURS: Final = 1 / STEPS_PER_HOUR
 # Two thirds of the levels lie between a third and three times the middle one, as in a cluster of many kinds of containers.

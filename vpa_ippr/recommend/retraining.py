@@ -17,13 +17,13 @@ import numpy as np
 
 from vpa_ippr.api.series import Finding, Floats, Resource
 from vpa_ippr.forecast.boosting import BoostingForecaster, BoostingModel
+from vpa_ippr.forecast.crossvalidation import look_back
 from vpa_ippr.forecast.ensemble import TOLD_LEVEL
-from vpa_ippr.forecast.families import make_up, pooled
-from vpa_ippr.forecast.features import scale_of
+from vpa_ippr.forecast.families import SYNTHETIC_DAYS, SYNTHETIC_EACH, make_up, pooled
 from vpa_ippr.forecast.forecasters import ProfileModel, profile_model
 from vpa_ippr.forecast.grid import STEP_SECONDS, UsageGrid
 from vpa_ippr.forecast.quantiles import LEVELS, Horizon
-from vpa_ippr.forecast.training import DEFAULT_TRAINING, HISTORY_STEPS, TrainingOptions, looks, outcome, train
+from vpa_ippr.forecast.training import DEFAULT_TRAINING, TrainingOptions, train
 from vpa_ippr.recommend.cohorts import Key
 from vpa_ippr.usage.steps import STEPS_PER_DAY, ContainerSteps
 
@@ -35,9 +35,6 @@ _SUBJECT: Final = "model"
 _HELD_OUT: Final = 4  # one workload in so many
 _RESAMPLES: Final = 1_000
 _INTERVAL: Final = (0.025, 0.975)
-# As ``vpa-ippr train`` has it by default.
-_SYNTHETIC_EACH: Final = 20
-_SYNTHETIC_DAYS: Final = 28.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ def retrain(steps: Mapping[Key, ContainerSteps], champions: Sequence[ProfileMode
     judged = [one.part(held, inside=True) for one in own]
     if not all(len(one.groups) for one in judged):
         return _kept(TOO_LITTLE, "the containers are of too few workloads to hold some out")
-    made_up = pooled(make_up(rules.training.seed, _SYNTHETIC_EACH, _SYNTHETIC_DAYS))
+    made_up = pooled(make_up(rules.training.seed, SYNTHETIC_EACH, SYNTHETIC_DAYS))
     data = train([*(one.part(held, inside=False).grid for one in own), made_up], rules.training).save()
     challenger = profile_model(data)  # judged is what will be read
     for champion in champions:
@@ -174,19 +171,12 @@ def _losses(ours: BoostingModel, theirs: BoostingModel, own: _Own, rules: Retrai
     place = np.array([names.index(group) for group in own.groups])
     sums = {horizon: np.zeros((2, len(names))) for horizon in Horizon}
     covered = {horizon: np.zeros(3) for horizon in Horizon}
-    for rows, window in looks(own.grid, each, random):
-        known = window.until(HISTORY_STEPS)
-        scale = scale_of(known)
-        fitted = [BoostingForecaster(model).fit(known) for model in (ours, theirs)]
-        for horizon in Horizon:
-            came = outcome(window, HISTORY_STEPS, horizon)
-            there = np.isfinite(came) & (scale > 0)
-            for index, one in enumerate(fitted):
-                told = one.predict(horizon, LEVELS).values[there]
-                loss = _pinball(came[there], told) / scale[there]
-                sums[horizon][index] += np.bincount(place[rows[there]], loss, len(names))
-                covered[horizon][index] += (came[there] <= told[:, LEVELS.index(TOLD_LEVEL)]).sum()
-            covered[horizon][2] += there.sum()
+    for one in look_back([BoostingForecaster(model) for model in (ours, theirs)], LEVELS, own.grid, each, random):
+        for index, told in enumerate(one.told):
+            loss = _pinball(one.outcomes, told) / one.scale
+            sums[one.horizon][index] += np.bincount(place[one.rows], loss, len(names))
+            covered[one.horizon][index] += (one.outcomes <= told[:, LEVELS.index(TOLD_LEVEL)]).sum()
+        covered[one.horizon][2] += len(one.rows)
     for horizon in Horizon:
         shares = covered[horizon][:2] / max(covered[horizon][2], 1)
         told_of = f"the next {horizon}'s {own.resource}"
