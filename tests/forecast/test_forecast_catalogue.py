@@ -167,6 +167,7 @@ def test_what_is_left_out_of_an_ensemble_is_not_done(tmp_path):
         ("cpu.hysteresis.lower_after_hours", -1, r"ensemble\.cpu\.hysteresis: must hold .* lower_after_hours >= 0"),
         ("memory.guard.factor", 1.0, r"ensemble\.memory\.guard: must hold"),
         ("cpu.min_density", 1.5, r"ensemble\.cpu\.min_density: is 1\.5: must be 0 to 1"),
+        ("cpu.ceiling", 0.9, r"ensemble\.cpu\.ceiling: is 0\.9: must be 1 or more"),
         *(
             (f"cpu.selection.{key}", -1, rf"ensemble\.cpu\.selection\.{key}: is -1\.0: must be 0 or more")
             for key in ("overrun", "violation", "resize", "resize_share", "switching", "prior_hours")

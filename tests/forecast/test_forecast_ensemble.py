@@ -215,6 +215,33 @@ class TestWhoDecides:
         assert found.by == (BY_PEAK,)
 
 
+class TestCeiling:
+    """How far beyond the history an expert may go."""
+
+    @pytest.mark.parametrize(
+        ("ceiling", "hours", "wanted"),
+        [(1.5, 24, 3.0), (None, 24, 7.0), (1.5, 23, 7.0), (4.0, 24, 7.0)],
+        ids=["too far", "none", "too young to tell", "not so far"],
+    )
+    def test_an_expert_is_not_believed_beyond_it(self, ceiling, hours, wanted):
+        values = np.full((1, 3 * PER_DAY), NAN)
+        values[:, -hours * PER_HOUR :] = 1.0
+        values[:, -7] = 2.0
+        part = rules(Expert(TRAILING, 0.9, 1.0), Expert(HOURLY, 0.9, 1.0), ceiling=ceiling)
+        found = decide(part, {TRAILING: says([1.0]), HOURLY: says([7.0])}, values, young_hours=24)
+        assert found.target.tolist() == [wanted]
+        assert found.by == (HOURLY,)
+
+    def test_who_says_nothing_is_not_lifted_to_it(self):
+        part = rules(Expert(TRAILING, 0.9, 1.0), Expert(HOURLY, 0.9, 1.0), ceiling=1.5)
+        found = decide(part, {TRAILING: says([1.0]), HOURLY: says([NAN])}, steady(1))
+        assert (found.target.tolist(), found.by) == ([1.0], (TRAILING,))
+
+    def test_a_peak_is_not_cut_by_it(self):
+        part = rules(Expert(TRAILING, 0.9, 1.0), peaks=(Peak(24, 1.8),), ceiling=1.5)
+        assert decide(part, {TRAILING: says([1.0])}, steady(1)).target.tolist() == [1.8]
+
+
 class TestBounds:
     """What lies between them is left alone."""
 

@@ -125,6 +125,8 @@ class EnsembleDecider:
             waiting = (*state.pending[group], Issue(raw.values, issued[group].values))
             pending[group] = waiting[-group[1].hours :]
         named = np.stack([_amount(expert, fitted, issued) for expert in self.rules.experts], axis=1)
+        ceilings = self._ceilings(grid)[:, None]
+        named = np.where(named > ceilings, ceilings, named)
         selection = state.selection
         if selection is None:
             chosen, target = _largest(named)
@@ -163,6 +165,13 @@ class EnsembleDecider:
             coverage=state.calibrations[first].covered[:, level],
             known_hours=known_hours,
         )
+
+    def _ceilings(self, grid: UsageGrid) -> Floats:
+        """The most that an expert may ask for: in the middle of a rare burst some go on as if it would grow for ever."""
+        if self.rules.ceiling is None:
+            return np.full(len(grid), np.inf)
+        is_young = grid.is_known().sum(axis=1) < self.young_hours
+        return np.where(is_young, np.inf, maxima(grid.values) * self.rules.ceiling)
 
     def _by_runs(
         self, grid: UsageGrid, target: Floats, names: NDArray[np.object_], quantile: Floats

@@ -90,7 +90,8 @@ class ResourceEnsemble(_Part, frozen=True):
     """How one resource is decided.
 
     With ``selection`` the expert that was cheapest for this container is followed; without, the largest of all answers. Series that
-    were measured in less than ``min_density`` of the hours since their first sample (jobs) are sized by their runs: ``runs``.
+    were measured in less than ``min_density`` of the hours since their first sample (jobs) are sized by their runs: ``runs``. No expert is
+    believed who asks for more than ``ceiling`` times the largest use of the history, once that is not young.
     """
 
     experts: tuple[Expert, ...]
@@ -101,6 +102,7 @@ class ResourceEnsemble(_Part, frozen=True):
     seasons: tuple[SeasonPeak, ...] = ()
     guard: GuardRules | None = None
     min_density: float = 0.5
+    ceiling: float | None = None
 
 
 class SeriesRules(_Part, frozen=True):
@@ -192,6 +194,8 @@ def _broken_resource(part: ResourceEnsemble) -> Iterator[tuple[str, str]]:
         yield "guard", "must hold share * factor > 1: else the limit that it sets is near the use again"
     if not 0 <= part.min_density <= 1:
         yield "min_density", f"is {part.min_density}: must be 0 to 1"
+    if part.ceiling is not None and not 1 <= part.ceiling < math.inf:
+        yield "ceiling", f"is {part.ceiling}: must be 1 or more"
     if part.selection is not None:
         yield from _broken_selection(part.selection)
 
