@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import Node
@@ -22,8 +23,10 @@ from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits, limits_by_namespace
+from vpa_ippr.resize.arranging import arrange
 from vpa_ippr.resize.matching import index_vpas, vpa_of
 from vpa_ippr.resize.ports import UpdaterPort
+from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.reasons import OutcomeCode
 from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
@@ -34,6 +37,8 @@ from vpa_ippr.resize.view import look
 from vpa_ippr.resize.writer import Writer
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ANSWER_CODES = {Answer.READ_AGAIN: OutcomeCode.CONFLICT, Answer.GONE: OutcomeCode.GONE, Answer.TRY_AGAIN: OutcomeCode.UNAVAILABLE}
 
@@ -72,21 +77,33 @@ class Updater:
         world = self._read()
         self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
         outcomes = [*world.unmatched, *world.damaged]
+        proposals: list[Proposal] = []
         unmatched = {outcome.pod for outcome in world.unmatched}
         for pod in world.pods:
             vpa = world.vpa_of.get(pod.key)
             known = _id(pod) in world.shrinks or ANNOTATION_RESIZE_LEDGER in pod.metadata.annotations
             if pod.key not in unmatched and (vpa is not None or known):
-                outcomes += self._guarded(pod.key, vpa, partial(self._visit, pod, vpa, world))
+                step = self._guarded(pod.key, vpa, partial(self._visit, pod, vpa, world))
+                if isinstance(step, Proposal):
+                    proposals.append(step)
+                elif step is not None:
+                    outcomes.append(step)
+        outcomes += self._carry_out(proposals)
         alive = {_id(pod) for pod in world.pods}
         for orphan in (shrink for pod_id, shrinks in world.shrinks.items() if pod_id not in alive for shrink in shrinks):
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
-            outcomes += self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
+            swept = self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
+            outcomes += [swept] if swept is not None else []
         result = UpdateResult(tuple(outcomes))
         logger.info("updater cycle done", extra={"pods": len(world.pods), **{code.value: n for code, n in result.counts().items()}})
         return result
 
-    def _visit(self, pod: Pod, vpa: Vpa | None, world: _World) -> PodOutcome | None:
+    def _carry_out(self, proposals: Sequence[Proposal]) -> list[PodOutcome]:
+        arrangement = arrange(proposals, self._settings)
+        outcomes = [self._guarded(p.view.pod.key, p.vpa, partial(self._turn.carry_out, p)) for p in arrangement.go]
+        return outcomes + [self._turn.hold_back(held.proposal, held.reason, held.message) for held in arrangement.held]
+
+    def _visit(self, pod: Pod, vpa: Vpa | None, world: _World) -> PodOutcome | Proposal | None:
         if pod.metadata.deletion_timestamp is not None:
             return None
         group = world.groups.get(vpa.key, []) if vpa else []
@@ -122,24 +139,23 @@ class Updater:
         limits = limits_by_namespace(self._cluster.list_limit_ranges())
         return _World(pods, nodes, shrinks, vpas, groups, limits, unmatched, list(damaged.values()))
 
-    def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], PodOutcome | None]) -> list[PodOutcome]:
-        """The outcome of ``act``; an error becomes an outcome, so that one pod never stops the others."""
+    def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], T]) -> T | PodOutcome:
+        """What ``act`` gives; an error becomes an outcome, so that one pod never stops the others."""
         key = vpa.key if vpa else None
         try:
-            outcome = act()
+            return act()
         except ClusterError as error:
             refusal = classify(error)
-            outcome = PodOutcome(
-                pod, key, _ANSWER_CODES.get(refusal.answer, OutcomeCode.REFUSED), refusal.reason or error.reason, str(error)
-            )
+            code = _ANSWER_CODES.get(refusal.answer, OutcomeCode.REFUSED)
+            outcome = PodOutcome(pod, key, code, refusal.reason or error.reason, str(error))
         except VpaIpprError as error:
             outcome = PodOutcome(pod, key, OutcomeCode.BAD_OBJECT, error.reason, str(error))
         except Exception as error:
             logger.exception("pod could not be dealt with", extra={"pod": str(pod)})
             outcome = PodOutcome(pod, key, OutcomeCode.FAILED, type(error).__name__, str(error))
-        if outcome is not None and outcome.is_failure:
+        if outcome.is_failure:
             logger.warning("pod not dealt with", extra={"pod": str(pod), "reason": outcome.reason, "error": outcome.message})
-        return [outcome] if outcome is not None else []
+        return outcome
 
 
 def _id(pod: Pod) -> _PodId:
