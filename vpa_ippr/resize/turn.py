@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from vpa_ippr.resize.due import NotDue, decide
+from vpa_ippr.resize.consider import consider
+from vpa_ippr.resize.due import NotDue
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
 from vpa_ippr.resize.issuing import Issuer, with_infeasible
 from vpa_ippr.resize.ledger import WHOLE_POD, Ledger, Record, Scope, parse_stored, spec_is, with_hold_off
 from vpa_ippr.resize.patch import changes_between, describe
-from vpa_ippr.resize.plan import Refused, plan
+from vpa_ippr.resize.plan import Refused
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
-from vpa_ippr.resize.reasons import DueReason, EventReason, NotDueReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import DueReason, EventReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.refusal import classify
 from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.rules import VersionRules
@@ -128,21 +129,17 @@ class PodTurn:
         return view.outcome(OutcomeCode.COMPLETED)
 
     def _consider(self, view: View) -> PodOutcome | Proposal | None:
-        if view.vpa is None:
-            return None
-        if isinstance(view.state, Unsupported):
-            return view.outcome(OutcomeCode.UNSUPPORTED, view.state.why)
-        due = decide(view.pod, view.vpa, view.now, self._settings, view.history, view.limits)
-        if isinstance(due, NotDue):
-            return view.outcome(OutcomeCode.NOT_DUE, due.reason, due.message)
-        planned = plan(view.pod, view.vpa, due, self._rules, view.node, view.history, self._settings, view.limits)
-        if isinstance(planned, Refused):
-            if planned.reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
-                self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, planned.reason, planned.message)
-            return view.outcome(OutcomeCode.REFUSED, planned.reason, planned.message)
-        if planned.is_empty:
-            return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.UP_TO_DATE)
-        return Proposal(view, view.vpa, planned)
+        match consider(view, self._rules, self._settings):
+            case Unsupported(why):
+                return view.outcome(OutcomeCode.UNSUPPORTED, why)
+            case NotDue(reason, message):
+                return view.outcome(OutcomeCode.NOT_DUE, reason, message)
+            case Refused(reason, message):
+                if reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
+                    self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, reason, message)
+                return view.outcome(OutcomeCode.REFUSED, reason, message)
+            case proposal:
+                return proposal
 
     def carry_out(self, proposal: Proposal) -> PodOutcome:
         """Issue what was proposed and may go now.
