@@ -11,6 +11,7 @@ from vpa_ippr.api.errors import EXIT_FAILED, EXIT_USAGE, VpaIpprError
 from vpa_ippr.cli.actuator import actuator
 from vpa_ippr.cli.backtest import backtest
 from vpa_ippr.cli.demo import demo
+from vpa_ippr.cli.explain import explain
 from vpa_ippr.cli.logs import configure_logging
 from vpa_ippr.cli.recommend import recommend
 from vpa_ippr.cli.recommender import recommender
@@ -33,7 +34,7 @@ def app(context: click.Context, log_level: str | None, log_format: str) -> None:
     configure_logging(log_level or ("info" if context.invoked_subcommand in _COMPONENTS else "error"), log_format)
 
 
-for command in (recommend, report, backtest, train, recommender, updater, actuator, sandbox, demo):
+for command in (recommend, report, explain, backtest, train, recommender, updater, actuator, sandbox, demo):
     app.add_command(command)
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
-from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL, ClusterError
+from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL
 from vpa_ippr.cli import options
-
-if TYPE_CHECKING:
-    from vpa_ippr.cluster.rest import Rest
-    from vpa_ippr.resize.rules import VersionRules
+from vpa_ippr.cli.server_rules import server_rules
 
 
 @click.command()
@@ -50,21 +45,8 @@ def updater(
     clock = options.make_clock(clock_url, "updater")
     rest = Rest(connect(kubeconfig, context))
     settings = Settings(min_pod_age_seconds=min_pod_age, min_change=min_change, deferred_limit_seconds=deferred_limit)
-    service = Updater(Kube(rest, clock, "vpa-ippr-updater"), clock, settings, _rules(rest))
+    service = Updater(Kube(rest, clock, "vpa-ippr-updater"), clock, settings, server_rules(rest))
     if once:
         return EXIT_PARTIAL if service.run_cycle().failures else EXIT_DONE
     run_jobs([Job("cycle", service.run_cycle, interval, jitter or 0.0)], clock)
     return EXIT_DONE
-
-
-def _rules(rest: Rest) -> VersionRules:
-    from vpa_ippr.cluster.capabilities import discover
-    from vpa_ippr.resize.rules import rules_for
-
-    server = discover(rest)
-    if not server.serves_resize:
-        raise ClusterError(
-            f"the API server (Kubernetes {server.version}) does not serve pods/resize: resizing in place needs 1.33 or newer",
-            reason="ResizeNotServed",
-        )
-    return rules_for(server.version)

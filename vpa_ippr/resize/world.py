@@ -36,6 +36,7 @@ class World:
     """
 
     pods: Sequence[Pod]
+    vpas: Sequence[Vpa]
     nodes: Mapping[str, Node]
     shrinks: Mapping[PodId, Sequence[MemoryShrink]]
     vpa_of: Mapping[ObjectKey, Vpa]
@@ -79,7 +80,8 @@ def read_world(cluster: UpdaterPort) -> World:
     Raises:
         ClusterError: it could not be listed; an owner that could not be looked up is a problem of its pod alone.
     """
-    pods, index = cluster.list_pods(), index_vpas(cluster.list_vpas())
+    pods, listed = cluster.list_pods(), cluster.list_vpas()
+    index = index_vpas(listed)
     nodes = {node.name: node for node in cluster.list_nodes()}
     shrinks: dict[PodId, list[MemoryShrink]] = defaultdict(list)
     for shrink in cluster.list_shrinks():
@@ -104,4 +106,4 @@ def read_world(cluster: UpdaterPort) -> World:
             groups[vpa.key].append(pod)
     limits = limits_by_namespace(cluster.list_limit_ranges())
     problems = (*unmatched.values(), *damaged.values())
-    return World(pods, nodes, shrinks, vpas, groups, limits, frozenset(unmatched), problems)
+    return World(pods, listed, nodes, shrinks, vpas, groups, limits, frozenset(unmatched), problems)

@@ -1,0 +1,111 @@
+"""What the updater has done about the pods of a workload, what it would do next, and why: computed, never carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from vpa_ippr.api.errors import VpaIpprError
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.resize.arranging import arrange
+from vpa_ippr.resize.consider import consider
+from vpa_ippr.resize.due import NotDue
+from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow
+from vpa_ippr.resize.patch import describe
+from vpa_ippr.resize.plan import Refused
+from vpa_ippr.resize.proposal import Proposal
+from vpa_ippr.resize.reasons import NotDueReason, OutcomeCode
+from vpa_ippr.resize.rules import VersionRules
+from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.state import Unsupported
+from vpa_ippr.resize.targets import Target, targets_of
+from vpa_ippr.resize.view import View
+from vpa_ippr.resize.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What would be done in the coming cycle; ``code`` is the outcome that it would have."""
+
+    code: OutcomeCode
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodTrail:
+    """One pod. ``view`` and ``targets`` are missing where the pod, or what is recommended for it, cannot be read."""
+
+    pod: Pod
+    vpa: Vpa | None
+    view: View | None
+    targets: tuple[Target, ...]
+    next_step: NextStep
+
+
+def trails(world: World, wanted: Callable[[Pod], bool], rules: VersionRules, settings: Settings, now: float) -> list[PodTrail]:
+    """The trails of the wanted pods; all others are looked at too, for they share nodes, quotas and budgets."""
+    looked = [_look(world, pod, vpa, rules, settings, now) for pod, vpa in world.ours()]
+    found = [trail for trail, _ in looked if wanted(trail.pod)]
+    steps = _arranged((proposal for _, proposal in looked if proposal is not None), settings)
+    return [replace(trail, next_step=steps.get(trail.pod.key, trail.next_step)) for trail in found]
+
+
+def _look(world: World, pod: Pod, vpa: Vpa | None, rules: VersionRules, settings: Settings, now: float) -> tuple[PodTrail, Proposal | None]:
+    try:
+        view = world.view(pod, vpa, now, settings)
+        targets = targets_of(pod, vpa, view.ledger, view.limits) if vpa is not None else ()
+        step = _next_step(view, rules, settings)
+    except VpaIpprError as error:
+        return PodTrail(pod, vpa, None, (), NextStep(OutcomeCode.BAD_OBJECT, error.reason, str(error))), None
+    proposal = step if isinstance(step, Proposal) else None
+    told = NextStep(OutcomeCode.ISSUED) if isinstance(step, Proposal) else step
+    return PodTrail(pod, vpa, view, targets, told), proposal
+
+
+def _next_step(view: View, rules: VersionRules, settings: Settings) -> NextStep | Proposal:
+    return _under_way(view, settings) or _considered(view, rules, settings)
+
+
+def _under_way(view: View, settings: Settings) -> NextStep | None:
+    for shrink in view.active:
+        status = shrink.status
+        message = f"memoryshrink {shrink.metadata.name} is {status.phase}: {status.message}".rstrip(": ")
+        return NextStep(OutcomeCode.SHRINK_ACTIVE, status.reason or status.phase, message)
+    match follow(view.pod, view.state, view.ledger, view.now, settings):
+        case Wait(code, message):
+            return NextStep(code, message=message)
+        case Revert() as revert:
+            return NextStep(OutcomeCode.REVERTED, revert.reason, revert.message)
+        case ResumeRevert():
+            return NextStep(OutcomeCode.REVERTED)
+    return None
+
+
+def _considered(view: View, rules: VersionRules, settings: Settings) -> NextStep | Proposal:
+    match consider(view, rules, settings):
+        case Proposal() as proposal:
+            return proposal
+        case NotDue() as no:
+            return NextStep(OutcomeCode.NOT_DUE, no.reason, no.message)
+        case Refused() as no:
+            return NextStep(OutcomeCode.REFUSED, no.reason, no.message)
+        case Unsupported(why):
+            return NextStep(OutcomeCode.UNSUPPORTED, why)
+    return NextStep(OutcomeCode.NOT_DUE, NotDueReason.NO_VPA, "no VerticalPodAutoscaler is about this pod")
+
+
+def _arranged(proposals: Iterable[Proposal], settings: Settings) -> dict[ObjectKey, NextStep]:
+    arrangement = arrange(list(proposals), settings)
+    held = {one.proposal.view.pod.key: NextStep(OutcomeCode.REFUSED, one.reason, one.message) for one in arrangement.held}
+    return held | {proposal.view.pod.key: _issued(proposal) for proposal in arrangement.go}
+
+
+def _issued(proposal: Proposal) -> NextStep:
+    plan = proposal.plan
+    if plan.changes:
+        return NextStep(OutcomeCode.ISSUED, ", ".join(plan.reasons), describe(plan.changes))
+    containers = ", ".join(need.container for need in plan.shrinks)
+    return NextStep(OutcomeCode.SHRINK_OPENED, ", ".join(plan.reasons), f"memory limit of {containers} is to come down")
