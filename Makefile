@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint format bench crds lock services clean
+.PHONY: help demo test test-fast contract lint format bench crds lock services clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: $(STAMP) services ## Run all tests; real services are installed where apt 
 
 test-fast: $(STAMP) ## Run the quick tests, which start no service, in under a minute
 	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow" $(addprefix --ignore=tests/,backtest contract families forecast)
+
+contract: $(STAMP) ## Run the contract suite on a sandbox of each version, or on the cluster that KUBECONFIG names
+	CONTRACT_KUBECONFIG="$(KUBECONFIG)" $(PYTEST) -q tests/contract
 
 lint: $(STAMP) ## Check style, types, imports between rooms and dependencies
 	$(BIN)/ruff format --check .

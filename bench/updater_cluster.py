@@ -8,9 +8,12 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
+from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Container, Pod
+from vpa_ippr.api.quota import ResourceQuota
 from vpa_ippr.api.resources import ResourceRequirements
 from vpa_ippr.api.shrink import Intent, MemoryShrink
 from vpa_ippr.api.vpa import Vpa
@@ -39,6 +42,15 @@ class MemoryCluster:
     def list_limit_ranges(self) -> list[LimitRange]:
         return []
 
+    def list_quotas(self) -> list[ResourceQuota]:
+        return []
+
+    def list_pdbs(self) -> list[PodDisruptionBudget]:
+        return []
+
+    def list_hpas(self) -> list[HorizontalPodAutoscaler]:
+        return []
+
     def list_shrinks(self) -> list[MemoryShrink]:
         return []
 
@@ -60,6 +72,9 @@ class MemoryCluster:
 
     def delete_shrink(self, key: ObjectKey) -> None:
         raise NotImplementedError(f"no shrinks are opened: {key}")
+
+    def evict_pod(self, key: ObjectKey, uid: str) -> None:
+        raise NotImplementedError(f"no pods are evicted: {key} {uid}")
 
     def resize_pod(self, key: ObjectKey, patch: Patch) -> Pod:
         spec = msgspec.convert(patch["spec"], _SpecPatch)

@@ -6,7 +6,7 @@ import pytest
 
 from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.meta import ObjectKey
-from vpa_ippr.api.pod import Container, Pod, ResizePolicy
+from vpa_ippr.api.pod import POD_LEVEL, Container, Pod, ResizePolicy
 from vpa_ippr.api.resources import Amounts, ContainerResources
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def pod(**parts: Any) -> Pod:
     return msgspec.json.decode(json.dumps(document).encode(), type=Pod)
 
 
-def test_containers_are_the_regular_ones_and_native_sidecars() -> None:
+def test_containers_are_found_whatever_their_kind() -> None:
     found = pod(
         spec={
             "containers": [container("app")],
@@ -32,7 +32,8 @@ def test_containers_are_the_regular_ones_and_native_sidecars() -> None:
             "initContainerStatuses": [{"name": "proxy", "containerID": "containerd://9"}],
         },
     )
-    assert [found.container(name) is not None for name in ("app", "proxy", "setup", "other")] == [True, True, False, False]
+    assert [found.container(name) is not None for name in ("app", "proxy", "setup", "other")] == [True, True, True, False]
+    assert [one.is_sidecar for one in found.spec.init_containers] == [False, True]
     assert found.container_status("app").restart_count == 2
     assert found.container_status("proxy").container_id == "containerd://9"
     assert found.container_status("other") is None
@@ -81,3 +82,24 @@ def test_mirror_pods_are_known_by_their_annotation() -> None:
 
 def test_a_pod_without_a_status_decodes() -> None:
     assert pod().status.phase == ""
+
+
+def test_a_pods_own_resources_are_looked_up_like_a_containers() -> None:
+    limits = {"cpu": "2"}
+    found = pod(
+        spec={"containers": [container("app")], "resources": {"limits": limits, "requests": {"cpu": "1"}}},
+        status={"resources": {"limits": {"cpu": "3"}}},
+    )
+    assert (found.has_pod_level, pod(spec={"containers": [container("app")], "resources": {}}).has_pod_level) == (True, False)
+    assert found.desired(POD_LEVEL) == ContainerResources(Amounts(1000), Amounts(2000))
+    assert found.actual(POD_LEVEL) == ContainerResources(limits=Amounts(3000))
+    assert pod(spec={"containers": [container("app")]}).container(POD_LEVEL) is None
+
+
+def test_a_pods_operating_system_and_claims_are_read() -> None:
+    found = pod(spec={"os": {"name": "windows"}}, status={"resize": "Deferred", "nodeAllocatableResourceClaimStatuses": [{"name": "c"}]})
+    assert (found.spec.os.name, found.status.resize, len(found.status.node_allocatable_resource_claim_statuses)) == (
+        "windows",
+        "Deferred",
+        1,
+    )

@@ -54,6 +54,10 @@ def test_lists_come_as_typed_objects(cluster, kube, namespace):
     cluster.create("limitranges", namespace, "bounds", spec={"limits": [{"type": "Container", "max": {"cpu": "2"}}]})
     (limit_range,) = (one for one in kube.list_limit_ranges() if one.metadata.namespace == namespace)
     assert limit_range.spec.limits[0].max == {"cpu": "2"}
+    cluster.create("poddisruptionbudgets.policy", namespace, "web", spec={"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}})
+    (pdb,) = (one for one in kube.list_pdbs() if one.metadata.namespace == namespace)
+    assert pdb.spec.selector is not None
+    assert pdb.spec.selector.match_labels == {"app": "web"}
     cluster.create(VPAS, namespace, "web", spec=vpa_spec("StatefulSet", "web"))
     kube.create_shrink(shrink_of(namespace, "web-0-1"))
     kube.put_checkpoint(VpaCheckpoint(ObjectMeta(name="web-app", namespace=namespace), CheckpointSpec("web", "app")))

@@ -9,8 +9,10 @@ import msgspec
 
 from vpa_ippr.api.cluster import Node, ObjectRef
 from vpa_ippr.api.errors import ClusterError
+from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta, OwnerReference
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import (
     Container,
     ContainerState,
@@ -22,6 +24,7 @@ from vpa_ippr.api.pod import (
     PodStatus,
     ResizePolicy,
 )
+from vpa_ippr.api.quota import ResourceQuota
 from vpa_ippr.api.resources import ResourceRequirements, parse_amounts
 from vpa_ippr.api.shrink import Intent, MemoryShrink, Phase
 from vpa_ippr.api.timestamps import format_time
@@ -121,6 +124,19 @@ def expected_qos(containers: list[Container]) -> str:
     return "Guaranteed" if full else "Burstable"
 
 
+def expected_pod_qos(pod: Pod) -> str:
+    """The same of a whole pod: its own resources alone decide where it has any."""
+    own = pod.spec.resources
+    return expected_qos([Container("pod", resources=own)] if own else [*pod.spec.containers, *pod.spec.init_containers])
+
+
+def with_own_resources(pod: Pod, **amounts: str | None) -> Pod:
+    """The pod with resources at pod level, and the QoS class that goes with them."""
+    changed = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=requirements(**amounts)))
+    status = msgspec.structs.replace(changed.status, qos_class=expected_pod_qos(changed))
+    return msgspec.structs.replace(changed, status=status)
+
+
 def a_recommendation(name: str = "app", *, lower: dict[str, str] | None = None, upper: dict[str, str] | None = None, **target: str):
     return ContainerRecommendation(container_name=name, target=dict(target), lower_bound=lower or {}, upper_bound=upper or {})
 
@@ -143,6 +159,9 @@ def a_vpa(
         ),
         status=VpaStatus(recommendation=PodRecommendation(list(recommendations)) if recommendations else None),
     )
+
+
+_replace = msgspec.structs.replace
 
 
 class FakeClock:
@@ -185,10 +204,16 @@ class FakeCluster:
         self.vpas = list(vpas)
         self.nodes = [Node("n1", parse_amounts({"cpu": "64", "memory": "256Gi"}, "node"))]
         self.limit_ranges: list[LimitRange] = []
+        self.quotas: list[ResourceQuota] = []
+        self.pdbs: list[PodDisruptionBudget] = []
+        self.hpas: list[HorizontalPodAutoscaler] = []
+        self.evicted: list[str] = []
+        self.eviction_errors: list[Exception] = []
         self.shrinks: dict[ObjectKey, MemoryShrink] = {}
         self.workloads = {("StatefulSet", "web"): Workload("apps/v1", "StatefulSet", "web")}
         self.events: list[tuple[str, str]] = []
         self.resizes: list[dict] = []
+        self.dry_runs: list[dict] = []
         self.violations: list[str] = []
         self.resize_errors: list[Exception] = []
         self.failing: dict[str, Exception] = {}
@@ -196,6 +221,7 @@ class FakeCluster:
         self.writes = 0
         self.before_resize = lambda: None
         self.agent_is_dead = False
+        self.admission_renewed: float | None = None
         self.clock = clock or FakeClock()
         self._rules = rules
         self._version = itertools.count(2)
@@ -215,6 +241,15 @@ class FakeCluster:
     def list_limit_ranges(self):
         self._fail("list_limit_ranges")
         return self.limit_ranges
+
+    def list_quotas(self):
+        return list(self.quotas)
+
+    def list_pdbs(self):
+        return list(self.pdbs)
+
+    def list_hpas(self):
+        return list(self.hpas)
 
     def list_shrinks(self):
         return [self._reported(shrink) for shrink in self.shrinks.values()]
@@ -249,10 +284,51 @@ class FakeCluster:
             self.resizes.append(patch["spec"])
         return self._store(changed)
 
+    def dry_run_resize(self, key, patch):
+        pod = self._current(key, patch)
+        self.dry_runs.append(patch["spec"])
+        if self.resize_errors:
+            raise self.resize_errors.pop(0)
+        return self._patched(pod, patch["spec"])
+
     def annotate_pod(self, key, patch):
         self._fail("annotate_pod")
         pod = self._current(key, patch)
-        return self._store(_with_metadata(pod, annotations={**pod.metadata.annotations, **patch["metadata"]["annotations"]}))
+        merged = {**pod.metadata.annotations, **patch["metadata"]["annotations"]}
+        kept = {name: value for name, value in merged.items() if value is not None}
+        return self._store(_with_metadata(pod, annotations=kept))
+
+    def annotate_vpa(self, key, annotations):
+        self._fail("annotate_vpa")
+        self._change_vpa(
+            key, lambda vpa: _replace(vpa, metadata=_replace(vpa.metadata, annotations={**vpa.metadata.annotations, **annotations}))
+        )
+        self._wrote()
+
+    def put_vpa_condition(self, vpa, condition):
+        self._fail("put_vpa_condition")
+        others = [known for known in vpa.status.conditions if known.type != condition.type]
+        self._change_vpa(vpa.key, lambda vpa: _replace(vpa, status=_replace(vpa.status, conditions=[*others, condition])))
+        self._wrote()
+
+    def _change_vpa(self, key, change):
+        self.vpas = [change(vpa) if vpa.key == key else vpa for vpa in self.vpas]
+
+    def admission_renewed_at(self):
+        self._fail("admission_renewed_at")
+        return self.admission_renewed
+
+    def evict_pod(self, key, uid):
+        pod = self.pods.get(key)
+        if pod is None:
+            raise FakeApiError(404, f'pods "{key.name}" not found')
+        if pod.metadata.uid != uid:
+            raise FakeApiError(409, "Precondition failed: UID in precondition", api_reason="Conflict")
+        if self.eviction_errors:
+            raise self.eviction_errors.pop(0)
+        del self.pods[key]
+        self.evicted.append(key.name)
+        self._wrote()
 
     def create_shrink(self, shrink):
         if shrink.key in self.shrinks:
@@ -274,7 +350,7 @@ class FakeCluster:
 
     def record_event(self, about: ObjectRef, event_type, reason, message):
         self.events.append((reason, message))
-        assert (about.kind, event_type in ("Normal", "Warning")) == ("Pod", True)
+        assert (about.kind in ("Pod", "VerticalPodAutoscaler"), event_type in ("Normal", "Warning")) == (True, True)
 
     # -- what others do
     def kubelet(self, verdict: str = "done", message: str = "", name: str = "web-0") -> None:
@@ -307,7 +383,8 @@ class FakeCluster:
         self._store(self.pods[ObjectKey("shop", name)], write=False)
 
     def recommend(self, *recommendations: ContainerRecommendation) -> None:
-        self.vpas[0] = msgspec.structs.replace(self.vpas[0], status=VpaStatus(PodRecommendation(list(recommendations))))
+        status = _replace(self.vpas[0].status, recommendation=PodRecommendation(list(recommendations)))
+        self.vpas[0] = _replace(self.vpas[0], status=status)
 
     # -- what tests ask
     @property
@@ -347,12 +424,13 @@ class FakeCluster:
                 pod.spec,
                 containers=_merged(pod.spec.containers, spec.get("containers", [])),
                 init_containers=_merged(pod.spec.init_containers, spec.get("initContainers", [])),
+                resources=_merged_resources(pod.spec.resources, spec["resources"]) if "resources" in spec else pod.spec.resources,
             ),
         )
 
     def _judge(self, old: Pod, new: Pod) -> None:
         """Record whatever breaks a safety rule; refuse what the API server would refuse."""
-        if expected_qos([*new.spec.containers, *new.spec.init_containers]) != old.status.qos_class:
+        if expected_pod_qos(new) != old.status.qos_class:
             self.violations.append("QoS class would change")
             raise FakeApiError(422, "spec: Invalid value: Pod QOS Class may not change as a result of resizing")
         for container in old.spec.containers:
@@ -409,13 +487,14 @@ def _merged(containers: list[Container], entries: list[dict]) -> list[Container]
         merged.append(
             msgspec.structs.replace(
                 container,
-                resources=ResourceRequirements(
-                    requests={**container.resources.requests, **resources.get("requests", {})},
-                    limits={**container.resources.limits, **resources.get("limits", {})},
-                ),
+                resources=_merged_resources(container.resources, resources),
             )
         )
     return merged
+
+
+def _merged_resources(old: ResourceRequirements, patch: dict) -> ResourceRequirements:
+    return ResourceRequirements(requests={**old.requests, **patch.get("requests", {})}, limits={**old.limits, **patch.get("limits", {})})
 
 
 def _with_metadata(pod: Pod, **changes: object) -> Pod:

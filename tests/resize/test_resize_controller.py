@@ -31,6 +31,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 DAY = 86_400.0
 SETTINGS = Settings()
+NO_CANARY = Settings(canary="off")
 APP = a_container(cpu="200m", memory="1Gi", memory_limit="2Gi")
 CPU_UP = a_recommendation(cpu="400m", memory="1Gi")
 MEMORY_DOWN = a_recommendation(cpu="200m", memory="512Mi")
@@ -40,14 +41,15 @@ SHORT = "Node didn't have enough resource: cpu, requested: 1000, used: 1500, cap
 class Stage:
     """A cluster, a clock, and an updater that can be restarted."""
 
-    def __init__(self, *recommendations, pods=None, rules=RULES, **vpa) -> None:
+    def __init__(self, *recommendations, pods=None, rules=RULES, settings=SETTINGS, **vpa) -> None:
         self.clock = FakeClock()
+        self.settings = settings
         self.cluster = FakeCluster(*(pods or [a_pod(APP)]), vpas=(a_vpa(*recommendations, **vpa),), rules=rules, clock=self.clock)
         self.rules = rules
         self.restart()
 
     def restart(self) -> None:
-        self.updater = Updater(self.cluster, self.clock, SETTINGS, self.rules)
+        self.updater = Updater(self.cluster, self.clock, self.settings, self.rules)
 
     def cycle(self, seconds: float = 60.0):
         self.clock.moment += seconds
@@ -283,7 +285,7 @@ def test_the_limit_goes_down_only_in_holding():
     assert stage.codes() == [Code.SHRINK_ENDED]
     assert stage.codes() == [Code.NOT_DUE]
     assert stage.cluster.pod.desired("app").requests.memory_bytes == 512 * MIB
-    assert stage.cluster.reasons == ["ShrinkOpened", "ResizeIssued", "ResizeCompleted", "ShrinkCommitted"]
+    assert stage.cluster.reasons == ["RolloutBegun", "ShrinkOpened", "ResizeIssued", "ResizeCompleted", "ShrinkCommitted"]
 
 
 def test_cpu_goes_at_once_while_memory_is_prepared():
@@ -505,7 +507,7 @@ def test_on_1_33_no_shrink_is_opened():
 
 def test_restarting_resizes_go_one_pod_at_a_time():
     app = a_container(cpu="200m", memory="1Gi", memory_limit="2Gi", restarts=("cpu",))
-    stage = Stage(CPU_UP, pods=[a_pod(app, name="web-0"), a_pod(app, name="web-1")])
+    stage = Stage(CPU_UP, pods=[a_pod(app, name="web-0"), a_pod(app, name="web-1")], settings=NO_CANARY)
     assert stage.codes() == [Code.ISSUED, Code.REFUSED]
     assert stage.codes() == [Code.IN_PROGRESS, Code.REFUSED]
     stage.cluster.kubelet("done", name="web-0")
@@ -514,7 +516,7 @@ def test_restarting_resizes_go_one_pod_at_a_time():
 
 def test_a_container_about_to_restart_is_not_shrunk_in_the_same_cycle():
     app = a_container(cpu="200m", memory="1Gi", memory_limit="2Gi", restarts=("cpu",))
-    stage = Stage(a_recommendation(cpu="400m", memory="512Mi"), pods=[a_pod(app)], min_replicas=1)
+    stage = Stage(a_recommendation(cpu="400m", memory="512Mi"), pods=[a_pod(app)], settings=NO_CANARY, min_replicas=1)
     assert stage.codes() == [Code.ISSUED]
     assert stage.cluster.shrinks == {}
     stage.cluster.kubelet("done")
@@ -527,7 +529,7 @@ def test_a_shrink_that_is_there_already_is_not_an_error():
     stage.cluster.list_shrinks = list  # a cache that has not seen it yet
     assert stage.codes() == [Code.SHRINK_OPENED]
     assert len(stage.cluster.shrinks) == 1
-    assert stage.cluster.reasons == ["ShrinkOpened"]
+    assert stage.cluster.reasons == ["RolloutBegun", "ShrinkOpened"]
 
 
 def test_a_revert_is_never_reverted():
@@ -618,10 +620,10 @@ def test_without_a_crash_it_ends_well():
     stage = shrinking_stage()
     live_through(stage)
     ends_well(stage)
-    assert stage.cluster.writes == 6  # two a resize, the shrink, and the note that it ended
+    assert stage.cluster.writes == 8  # two a resize, the shrink, the note that it ended, and the rollout twice
 
 
-@pytest.mark.parametrize("write", range(1, 7))
+@pytest.mark.parametrize("write", range(1, 9))
 def test_a_crash_after_any_write_loses_nothing_and_does_nothing_twice(write):
     stage = shrinking_stage()
     stage.cluster.crash_after_writes = write

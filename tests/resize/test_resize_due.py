@@ -98,18 +98,31 @@ def test_not_due(pod, recommendation, reason):
     [
         ("Off", NotDueReason.MODE_OFF),
         ("Initial", NotDueReason.MODE_INITIAL),
-        ("Recreate", NotDueReason.MODE_NEEDS_EVICTION),
-        ("Auto", NotDueReason.MODE_NEEDS_EVICTION),
         ("Sometimes", NotDueReason.MODE_UNKNOWN),
     ],
 )
-def test_modes_that_do_not_resize_in_place(mode, reason):
+def test_modes_that_do_nothing(mode, reason):
     assert verdict(a_pod(app()), a_vpa(a_recommendation(cpu="3"), mode=mode)).reason is reason
 
 
 @pytest.mark.parametrize("mode", ["InPlaceOrRecreate", "InPlace"])
 def test_modes_that_resize_in_place(mode):
-    assert isinstance(verdict(a_pod(app()), a_vpa(a_recommendation(cpu="3"), mode=mode)), Due)
+    due = verdict(a_pod(app()), a_vpa(a_recommendation(cpu="3"), mode=mode))
+    assert isinstance(due, Due)
+    assert not due.by_eviction
+
+
+@pytest.mark.parametrize("mode", ["Recreate", "Auto"])
+def test_modes_that_evict_are_due_by_eviction(mode):
+    due = verdict(a_pod(app()), a_vpa(a_recommendation(cpu="3"), mode=mode))
+    assert isinstance(due, Due)
+    assert due.by_eviction
+
+
+@pytest.mark.parametrize("mode", ["Recreate", "Auto"])
+def test_more_cpu_for_a_young_pod_is_not_worth_an_eviction(mode):
+    decision = verdict(a_pod(app(), age=YOUNG), a_vpa(a_recommendation(cpu="1200m", memory="1Gi"), mode=mode))
+    assert decision.reason is NotDueReason.POD_TOO_YOUNG
 
 
 @pytest.mark.parametrize(

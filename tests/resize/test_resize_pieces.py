@@ -51,13 +51,21 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize(
     ("text", "row"),
-    [("1.33", "1.33"), ("v1.34.9", "1.34"), ("v1.35.6-eks-1", "1.35"), ("1.36+", "1.36"), ("1.37", "1.37"), ("1.41", "1.37")],
+    [
+        ("1.32.13", "1.32"),
+        ("1.33", "1.33"),
+        ("v1.34.9", "1.34"),
+        ("v1.35.6-eks-1", "1.35"),
+        ("1.36+", "1.36"),
+        ("1.37", "1.37"),
+        ("1.41", "1.37"),
+    ],
 )
 def test_versions_find_their_row(text, row):
     assert rules_for(text) is TABLE[row]
 
 
-@pytest.mark.parametrize(("text", "reason"), [("1.32", "VersionTooOld"), ("latest", "BadVersion")])
+@pytest.mark.parametrize(("text", "reason"), [("1.31", "VersionTooOld"), ("latest", "BadVersion")])
 def test_versions_that_cannot_be_served(text, reason):
     with pytest.raises(UsageError) as caught:
         rules_for(text)

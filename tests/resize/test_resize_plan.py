@@ -1,6 +1,5 @@
 """The plan: the smallest patch, what must be prepared first, and what is withheld."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,12 +160,6 @@ def test_refusals(refused, reason):
     assert result.reason is reason
 
 
-def test_pod_level_resources_are_refused():
-    pod = a_pod(burstable())
-    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=ResourceRequirements(limits={"cpu": "2"})))
-    assert planned(pod, a_vpa(a_recommendation(cpu="300m", memory="1Gi"))).reason is RefusalReason.POD_LEVEL_RESOURCES
-
-
 def test_what_is_withheld_does_not_stop_the_rest():
     result = planned(a_pod(burstable()), a_vpa(a_recommendation(cpu="300m", memory="512Mi")), rules=rules_for("1.33"))
     assert [w.reason for w in result.withheld] == [RefusalReason.VERSION_FORBIDS_DECREASE]
@@ -188,22 +181,24 @@ def test_a_burstable_pod_does_not_become_guaranteed_by_chance():
 
 
 @pytest.mark.parametrize(
-    ("cause", "target", "blocked"),
+    ("cause", "target", "reason"),
     [
-        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "4", "memory": "4Gi"}, True, id="same-size"),
-        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "3900m", "memory": "4Gi"}, True, id="noise"),
-        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "2", "memory": "4Gi"}, False, id="materially-smaller"),
-        pytest.param(InfeasibleCause.CPU_MANAGER, {"cpu": "300m", "memory": "1Gi"}, True, id="static-cpu"),
-        pytest.param(InfeasibleCause.CPU_MANAGER, {"cpu": "200m", "memory": "2Gi"}, False, id="static-cpu-memory-change"),
-        pytest.param(InfeasibleCause.MEMORY_MANAGER, {"cpu": "200m", "memory": "2Gi"}, True, id="static-memory"),
-        pytest.param(InfeasibleCause.SWAP, {"cpu": "200m", "memory": "2Gi"}, True, id="swap"),
-        pytest.param(InfeasibleCause.SWAP, {"cpu": "300m", "memory": "1Gi"}, False, id="swap-cpu-change"),
+        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "4", "memory": "4Gi"}, RefusalReason.KNOWN_INFEASIBLE, id="same-size"),
+        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "3900m", "memory": "4Gi"}, RefusalReason.KNOWN_INFEASIBLE, id="noise"),
+        pytest.param(InfeasibleCause.NODE_CAPACITY, {"cpu": "2", "memory": "4Gi"}, None, id="materially-smaller"),
+        pytest.param(InfeasibleCause.CPU_MANAGER, {"cpu": "300m", "memory": "1Gi"}, RefusalReason.STATIC_CPU_MANAGER, id="static-cpu"),
+        pytest.param(InfeasibleCause.CPU_MANAGER, {"cpu": "200m", "memory": "2Gi"}, None, id="static-cpu-memory-change"),
+        pytest.param(
+            InfeasibleCause.MEMORY_MANAGER, {"cpu": "200m", "memory": "2Gi"}, RefusalReason.STATIC_MEMORY_MANAGER, id="static-memory"
+        ),
+        pytest.param(InfeasibleCause.SWAP, {"cpu": "200m", "memory": "2Gi"}, RefusalReason.SWAP, id="swap"),
+        pytest.param(InfeasibleCause.SWAP, {"cpu": "300m", "memory": "1Gi"}, None, id="swap-cpu-change"),
     ],
 )
-def test_what_was_infeasible_is_not_asked_again(cause, target, blocked):
+def test_what_was_infeasible_is_not_asked_again(cause, target, reason):
     history = History(Ledger(infeasible=Infeasible(BIG.shape, cause, 4000, 4 * GIB)))
     result = planned(a_pod(burstable()), a_vpa(a_recommendation(**target)), history=history)
-    assert (isinstance(result, Refused) and result.reason is RefusalReason.KNOWN_INFEASIBLE) is blocked
+    assert (result.reason if isinstance(result, Refused) else None) is reason
 
 
 def test_ratio_survives_many_resizes():

@@ -23,6 +23,7 @@ KINDS = {
     "policy/v1": ["PodDisruptionBudget", "Eviction"],
     "coordination.k8s.io/v1": ["Lease"],
     "events.k8s.io/v1": ["Event"],
+    "scheduling.k8s.io/v1": ["PriorityClass"],
     "rbac.authorization.k8s.io/v1": ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"],
     "apiextensions.k8s.io/v1": ["CustomResourceDefinition"],
     "authorization.k8s.io/v1": ["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"],

@@ -65,6 +65,7 @@ def run(*arguments: object, terminal: bool = False) -> Outcome:
         with (
             mock.patch.object(sys, "argv", ["vpa-ippr", *map(str, arguments)]),
             mock.patch("urllib3.util.retry.time", impatient),
+            mock.patch("vpa_ippr.cluster.rest.time", impatient),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):

@@ -14,12 +14,16 @@ EventType = Literal["Normal", "Warning"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What of a node decides whether a pod fits: its name, allocatable CPU and memory, and the kubelet's version; and its labels."""
+    """What of a node decides whether a pod fits: its name, allocatable CPU and memory, and the kubelet's version; and its labels.
+
+    ``declared_features``: what the kubelet declares that it can do (``status.declaredFeatures``, 1.35 and later); empty elsewhere.
+    """
 
     name: str
     allocatable: Amounts = Amounts()
     kubelet_version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    declared_features: frozenset[str] = frozenset()
 
     @property
     def shape(self) -> str:
@@ -29,12 +33,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """An object that pods can belong to, and its own controller if it has one."""
+    """An object that pods can belong to, its own controller if it has one, and how many replicas it is to have, where it says so."""
 
     api_version: str
     kind: str
     name: str
     controller: OwnerReference | None = None
+    replicas: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,13 @@ ANNOTATION_SPLIT_BY_NODE_LABEL = f"{OWN_GROUP}/split-by-node-label"
 ANNOTATION_RECOMMENDATIONS_BY_NODE_LABEL = f"{OWN_GROUP}/recommendations-by-node-label"
 ANNOTATION_NODE_LABEL_VALUE = f"{OWN_GROUP}/node-label-value"
 ANNOTATION_RESIZE_LEDGER = f"{OWN_GROUP}/resize-ledger"
+ANNOTATION_ROLLOUT = f"{OWN_GROUP}/rollout"
+ANNOTATION_ROLLOUT_GUARD = f"{OWN_GROUP}/rollout-guard"
 ANNOTATION_PREVIOUS_RESOURCES = f"{OWN_GROUP}/previous-resources"
+ANNOTATION_LIMIT_POLICY = f"{OWN_GROUP}/limit-policy"
+ANNOTATION_PAUSE = f"{OWN_GROUP}/pause"
+ANNOTATION_MAINTENANCE_WINDOWS = f"{OWN_GROUP}/maintenance-windows"
+ANNOTATION_WITH_HPA = f"{OWN_GROUP}/with-hpa"
 LABEL_POD_UID = f"{OWN_GROUP}/pod-uid"
 LABEL_NODE = f"{OWN_GROUP}/node"
 
@@ -30,10 +36,13 @@ CONDITION_NO_DATA = "NoData"
 CONDITION_CONFIG_UNSUPPORTED = "ConfigUnsupported"
 CONDITION_MEMORY_LEAK = "MemoryLeak"
 CONDITION_OOM_FUSE = "OomFuse"
+CONDITION_DEGRADED = "Degraded"
 
 POD_RESIZE_PENDING = "PodResizePending"
 POD_RESIZE_IN_PROGRESS = "PodResizeInProgress"
 ANNOTATION_MIRROR_POD = "kubernetes.io/config.mirror"
+# Upstream's: written by an admission controller for each container whose CPU it boosts, followed by the container's name.
+ANNOTATION_CPU_BOOST_PREFIX = "vpaCpuStartupBoost/"
 
 _MAX_LABEL_VALUE = 63
 _HASH_LENGTH = 10

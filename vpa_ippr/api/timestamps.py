@@ -25,3 +25,8 @@ def parse_time(text: str) -> float:
 def format_time(seconds: float) -> str:
     """``metav1.Time``: whole seconds, UTC."""
     return datetime.fromtimestamp(int(seconds // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_micro_time(seconds: float) -> str:
+    """``metav1.MicroTime``: six decimals, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -82,8 +82,25 @@ class Amount(click.ParamType[int]):
         return amount
 
 
+class Address(click.ParamType[tuple[str, int]]):
+    """``HOST:PORT`` to listen on; ``:PORT`` for all addresses, ``[::1]:PORT`` for IPv6."""
+
+    name = "host:port"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        """Host (maybe empty) and port."""
+        if isinstance(value, tuple):
+            return value
+        host, separator, port = value.rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        if not separator or not port.isdecimal() or not int(port) < 65_536 or (":" in host and host != f"[{bare}]"):
+            self.fail(f"{value!r} is not HOST:PORT such as 127.0.0.1:8080, :8080 or [::1]:8080", param, ctx)
+        return bare, int(port)
+
+
 DURATION = Duration()
 MOMENT = Moment()
+ADDRESS = Address()
 CPU = Amount("cpu")
 MEMORY = Amount("memory")
 
@@ -162,6 +179,7 @@ _PERIOD = (
     click.option("--interval", type=DURATION, default=60.0, show_default="1m", help="Time between two cycles."),
     click.option("--jitter", type=DURATION, help="Put off each cycle by a random time of up to this; default: none."),
 )
+_LISTEN = (click.option("--listen", type=ADDRESS, help="Serve /metrics, /healthz and /readyz here; default: nowhere."),)
 _CLOCK = (click.option("--clock-url", envvar="VPA_IPPR_CLOCK_URL", help="Follow a simulation's clock instead of the machine's."),)
 
 
@@ -174,6 +192,36 @@ profile_options = _with(_PROFILE)
 cluster_options = _with(_CLUSTER)
 clock_options = _with(_CLOCK)
 period_options = _with(_PERIOD)
+listen_options = _with(_LISTEN)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderOptions:
+    """What the command line says of leader election; ``namespace`` is None when it names none."""
+
+    wanted: bool
+    namespace: str | None
+    name: str
+
+
+def leader_options(component: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options for leader election; the command gets them as one argument, ``election``."""
+
+    def add(command: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(command)
+        def with_one_argument(leader_elect: bool, leader_elect_namespace: str | None, leader_elect_name: str, **arguments: Any) -> int:
+            return command(election=LeaderOptions(leader_elect, leader_elect_namespace, leader_elect_name), **arguments)
+
+        added = (
+            click.option(
+                "--leader-elect/--no-leader-elect", default=False, show_default=True, help="Work only while holding a Lease; others wait."
+            ),
+            click.option("--leader-elect-namespace", help="Namespace of the Lease; default: that of the pod."),
+            click.option("--leader-elect-name", default=f"vpa-ippr-{component}", show_default=True, help="Name of the Lease."),
+        )
+        return _with(added)(with_one_argument)
+
+    return add
 
 
 def prometheus_options(command: Callable[..., int]) -> Callable[..., int]:

@@ -20,6 +20,8 @@ _MULTIPLE = click.IntRange(1)
 @options.history_options
 @options.clock_options
 @options.period_options
+@options.leader_options("recommender")
+@options.listen_options
 @click.option(
     "--checkpoint-interval",
     type=options.DURATION,
@@ -57,6 +59,8 @@ def recommender(
     clock_url: str | None,
     interval: float,
     jitter: float | None,
+    election: options.LeaderOptions,
+    listen: tuple[str, int] | None,
     checkpoint_interval: float,
     retrain_interval: float | None,
     model_file: Path | None,
@@ -72,11 +76,13 @@ def recommender(
 ) -> int:
     """Compute recommendations from Prometheus and write them to the VPAs."""
     from vpa_ippr.api.resources import Amounts
+    from vpa_ippr.cli.exposition import serving
+    from vpa_ippr.cli.leading import open_leading, writing_rest
     from vpa_ippr.cli.recommender_jobs import Retraining, Timing, jobs_of, read_model, run_once, save_checkpoints, write_report
     from vpa_ippr.cli.schedule import run_jobs
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
-    from vpa_ippr.cluster.rest import Rest
+    from vpa_ippr.cluster.telemetry import Telemetry
     from vpa_ippr.forecast.catalogue import choose, load_catalogue
     from vpa_ippr.forecast.forecasters import is_model_named
     from vpa_ippr.recommend.cycle import RecommenderSettings
@@ -98,7 +104,8 @@ def recommender(
     model = None if model_file is None else read_model(model_file)
     with prometheus.open(clock) as source:
         connection = connect(kubeconfig, context)
-        kube = Kube(Rest(connection), clock, "vpa-ippr-recommender")
+        leading, telemetry = open_leading(election, connection, clock, once=once), Telemetry()
+        kube = Kube(writing_rest(connection, leading, telemetry), clock, "vpa-ippr-recommender")
         service = RecommenderService(source, kube, clock, catalogue, settings, source, model, source)
         if once:
             return run_once(service)
@@ -107,5 +114,7 @@ def recommender(
         report = None
         if report_file is not None:
             report = partial(write_report, kube, clock, f"the VPAs of {connection.base_url}", report_file)
-        run_jobs(jobs_of(service, timing, retrain=retrain, report=report), clock, at_end=partial(save_checkpoints, service))
+        jobs = jobs_of(service, timing, retrain=retrain, report=report)
+        with serving(telemetry, listen):
+            run_jobs(jobs, clock, at_end=partial(save_checkpoints, service), leading=leading)
     return EXIT_DONE

@@ -33,8 +33,14 @@ class _Address(click.ParamType[tuple[str, int]]):
     "--listen", type=_Address(), default=("127.0.0.1", 0), show_default="a free port of 127.0.0.1", help="Address of the API server."
 )
 @click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Where to write the kubeconfig.")
-@click.option("--kubernetes-version", default="1.36", show_default=True, help="Which Kubernetes to behave like, 1.33 to 1.37.")
+@click.option("--kubernetes-version", default="1.36", show_default=True, help="Which Kubernetes to behave like, 1.32 to 1.37.")
 @click.option("--nodes", type=click.IntRange(0, 1000), default=2, show_default=True, help="Nodes of 8 CPUs and 32Gi.")
+@click.option(
+    "--node-settings",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="YAML or JSON: node name, or '*' for all, to settings of its kubelet, such as statsLagSeconds: 30.",
+)
+@click.option("--quota-lag", type=click.FloatRange(0), default=1.0, show_default=True, help="Seconds until quotas are recounted.")
 @click.option("--empty", is_flag=True, help="No nodes and no CustomResourceDefinitions: a client creates everything itself.")
 @click.option("--no-kubelet", is_flag=True, help="No kubelets, controllers and scheduler: objects stay as clients make them.")
 @click.option("--speed", type=click.FloatRange(0, min_open=True), default=1.0, show_default=True, help="Simulated seconds a second.")
@@ -44,6 +50,8 @@ def sandbox(
     kubeconfig: Path,
     kubernetes_version: str,
     nodes: int,
+    node_settings: Path | None,
+    quota_lag: float,
     empty: bool,
     no_kubelet: bool,
     speed: float,
@@ -53,8 +61,12 @@ def sandbox(
     import msgspec
 
     from vpa_ippr.sandbox.node import NodeSpec
+    from vpa_ippr.sandbox.nodesettings import parse_node_settings, with_settings
     from vpa_ippr.sandbox.sandbox import Sandbox
 
+    specs = [] if empty else [NodeSpec(f"node-{index + 1}") for index in range(nodes)]
+    if node_settings is not None:
+        specs = with_settings(specs, parse_node_settings(node_settings.read_bytes(), str(node_settings)), str(node_settings))
     stopped = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -64,13 +76,14 @@ def sandbox(
         signal.signal(number, stop)
     cluster = Sandbox(
         version=kubernetes_version,
-        nodes=() if empty else [NodeSpec(f"node-{index + 1}") for index in range(nodes)],
+        nodes=specs,
         crds=not empty,
         kubelet=not no_kubelet,
         rate=speed,
         listen=listen,
         tls=not no_tls,
     )
+    cluster.simulation.quotas.lag_seconds = quota_lag
     cluster.start(kubeconfig)
     try:
         ready = {
@@ -80,6 +93,7 @@ def sandbox(
             "kubernetes_version": kubernetes_version,
             "prometheus_url": cluster.prometheus_url,
             "clock_url": cluster.clock_url,
+            "admin_url": cluster.admin_url,
             "pid": os.getpid(),
         }
         click.echo(msgspec.json.encode(ready).decode())

@@ -3,12 +3,15 @@
 Both take their moments from apscheduler's interval trigger. No two jobs of a service ever overlap, not even two different ones: a service
 keeps what it knows in memory and is used by one thread at a time. A job that is due while another one runs waits for its turn, and moments
 that it missed meanwhile become one.
+
+With a ``Leading`` jobs run only while this process leads, and what is due begins when leading does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +25,10 @@ from vpa_ippr.api.errors import VpaIpprError
 
 if TYPE_CHECKING:
     from apscheduler.events import JobSubmissionEvent
+    from apscheduler.schedulers.background import BackgroundScheduler
     from apscheduler.triggers.interval import IntervalTrigger
+
+    from vpa_ippr.cluster.lease import Leading
 
 logger = logging.getLogger(__name__)
 
@@ -43,21 +49,37 @@ class Job:
     jitter_seconds: float = 0.0
 
 
-def run_jobs(jobs: Sequence[Job], clock: Clock, *, at_end: Callable[[], object] | None = None) -> None:
+def run_jobs(
+    jobs: Sequence[Job],
+    clock: Clock,
+    *,
+    at_end: Callable[[], object] | None = None,
+    leading: Leading | None = None,
+    warm_up: Callable[[], object] | None = None,
+) -> None:
     """Run the jobs, at first all of them in this order, until SIGTERM or SIGINT, or until a remote clock ends.
 
     A job that fails is logged with its reason and runs again when it is due. The running job is finished before this returns, and
     ``at_end`` is the last thing that runs.
 
+    With ``leading``, jobs and ``at_end`` run only while it leads, and it is stopped at the end. ``warm_up`` runs once before that, so that
+    a process that waits for its turn knows the cluster when it comes.
+
     Raises:
         ClusterError: a remote clock can no longer be followed.
     """
-    if isinstance(clock, SystemClock):
-        _run_scheduled(jobs)
-    else:
-        _run_in_step(jobs, clock)
-    if at_end is not None:
-        _guarded("end", at_end)
+    if warm_up is not None:
+        _guarded("warm-up", warm_up)
+    try:
+        if isinstance(clock, SystemClock):
+            _run_scheduled(jobs, leading)
+        else:
+            _run_in_step(jobs, clock, leading)
+        if at_end is not None and _may_run(leading):
+            _guarded("end", at_end)
+    finally:
+        if leading is not None:
+            leading.stop()
 
 
 @contextlib.contextmanager
@@ -84,6 +106,10 @@ def _guarded(name: str, run: Callable[[], object]) -> None:
         logger.exception("job failed unexpectedly", extra={"job": name})
 
 
+def _may_run(leading: Leading | None) -> bool:
+    return leading is None or leading.is_leader()
+
+
 def _trigger(job: Job, start: float) -> IntervalTrigger:
     from apscheduler.triggers.interval import IntervalTrigger
 
@@ -99,7 +125,7 @@ class _Stopped(BaseException):
     """Ends a wait; no handler of ordinary errors on the way may hold it up."""
 
 
-def _run_in_step(jobs: Sequence[Job], clock: Clock) -> None:
+def _run_in_step(jobs: Sequence[Job], clock: Clock, leading: Leading | None) -> None:
     triggers = [_trigger(job, clock.now()) for job in jobs]
     due = [clock.now() for _ in jobs]
     stopped, waiting = threading.Event(), threading.Event()
@@ -113,27 +139,34 @@ def _run_in_step(jobs: Sequence[Job], clock: Clock) -> None:
 
     with stop_signals(stop), contextlib.suppress(_Stopped):
         while not stopped.is_set():
+            election = [] if leading is None else [leading.advance()]
             for index, job in enumerate(jobs):
-                if due[index] <= clock.now() and not stopped.is_set():
+                if due[index] <= clock.now() and not stopped.is_set() and _may_run(leading):
                     _guarded(job.name, job.run)
                     now = datetime.fromtimestamp(clock.now() + _SOONEST_SECONDS, UTC)
                     due[index] = triggers[index].get_next_fire_time(None, now).timestamp()
             waiting.set()
-            if not clock.wait_until(min(due)):
+            if not clock.wait_until(min([*due, *election] if _may_run(leading) else election)):
                 return
             waiting.clear()
 
 
-def _run_scheduled(jobs: Sequence[Job]) -> None:
+def _run_scheduled(jobs: Sequence[Job], leading: Leading | None) -> None:
     from apscheduler.events import EVENT_JOB_MAX_INSTANCES
     from apscheduler.executors.pool import ThreadPoolExecutor
     from apscheduler.schedulers.background import BackgroundScheduler
 
     stopped = threading.Event()
+    # Written by a signal's handler, too, which may interrupt a reader: of all queues only this kind allows that.
+    news: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def stop() -> None:
+        stopped.set()
+        news.put(None)
 
     def take_turn(job: Job) -> None:
-        # What still waits for its turn when the service is stopped does not begin.
-        if not stopped.is_set():
+        # What still waits for its turn when the service is stopped, or no longer leads, does not begin.
+        if not stopped.is_set() and _may_run(leading):
             _guarded(job.name, job.run)
 
     scheduler = BackgroundScheduler(
@@ -143,15 +176,32 @@ def _run_scheduled(jobs: Sequence[Job]) -> None:
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
     )
     scheduler.add_listener(_tell_missed, EVENT_JOB_MAX_INSTANCES)
+    start = datetime.now(UTC).timestamp()
+    for job in jobs:
+        scheduler.add_job(take_turn, _trigger(job, start), args=(job,), id=job.name, next_run_time=None)
+    with stop_signals(stop):
+        scheduler.start()
+        if leading is not None:
+            leading.start(lambda: news.put(None))
+        under_way = False
+        while not stopped.is_set():
+            if under_way != _may_run(leading):
+                under_way = not under_way
+                (_begin if under_way else _pause)(scheduler, jobs)
+            news.get()
+        scheduler.shutdown(wait=True)
+
+
+def _begin(scheduler: BackgroundScheduler, jobs: Sequence[Job]) -> None:
     now = datetime.now(UTC)
     for order, job in enumerate(jobs):
         # Jobs that are due at the same moment are not in the order in which they were added.
-        first = now + timedelta(microseconds=order)
-        scheduler.add_job(take_turn, _trigger(job, now.timestamp()), args=(job,), id=job.name, next_run_time=first)
-    with stop_signals(stopped.set):
-        scheduler.start()
-        stopped.wait()
-        scheduler.shutdown(wait=True)
+        scheduler.modify_job(job.name, next_run_time=now + timedelta(microseconds=order))
+
+
+def _pause(scheduler: BackgroundScheduler, jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        scheduler.pause_job(job.name)
 
 
 def _tell_missed(event: JobSubmissionEvent) -> None:

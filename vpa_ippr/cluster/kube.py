@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -12,19 +12,24 @@ import msgspec
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
 from vpa_ippr.api.errors import QuantityError
+from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
-from vpa_ippr.api.meta import ObjectKey, ObjectMeta
+from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.quota import ResourceQuota
 from vpa_ippr.api.resources import parse_amounts
 from vpa_ippr.api.shrink import Intent, MemoryShrink
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint, VpaStatus
 from vpa_ippr.cluster import paths, workloads
+from vpa_ippr.cluster.cache import HasMetadata
 from vpa_ippr.cluster.events import EventRecorder
+from vpa_ippr.cluster.lease import ADMISSION_LEASES, admission_renewed_at
 from vpa_ippr.cluster.rest import ApiError, Ignored, Rest, unless_gone
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+T = TypeVar("T", bound=HasMetadata)
 # The field selector keeps pods that have ended, or have no node yet, from crossing the network at all.
 _ON_A_NODE = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
 
@@ -39,6 +44,7 @@ class _NodeInfo(msgspec.Struct, frozen=True, rename="camel"):
 class _NodeStatus(msgspec.Struct, frozen=True, rename="camel"):
     allocatable: dict[str, str | int | float] = {}
     node_info: _NodeInfo = _NodeInfo()
+    declared_features: list[str] = []
 
 
 class _Node(msgspec.Struct):
@@ -47,10 +53,14 @@ class _Node(msgspec.Struct):
 
 
 class Kube:
-    """Reads and writes of one component; ``component`` is the name that its events carry."""
+    """Reads and writes of one component; ``component`` is the name that its events carry.
 
-    def __init__(self, rest: Rest, clock: Clock, component: str) -> None:
+    ``admission_namespaces``: where the lease of an admission controller is looked for.
+    """
+
+    def __init__(self, rest: Rest, clock: Clock, component: str, admission_namespaces: Sequence[str] = ("kube-system",)) -> None:
         self._rest = rest
+        self._admission_namespaces = admission_namespaces
         self._events = EventRecorder(rest, clock, component)
         self._known = workloads.Remembered(clock, _KNOWN_SECONDS)
         self._left_out: dict[str, tuple[str, ...]] = {}
@@ -75,6 +85,18 @@ class Kube:
     def list_limit_ranges(self) -> list[LimitRange]:
         """All LimitRanges."""
         return self._list(paths.LIMIT_RANGES, LimitRange)
+
+    def list_quotas(self) -> list[ResourceQuota]:
+        """All ResourceQuotas."""
+        return self._list(paths.QUOTAS, ResourceQuota)
+
+    def list_pdbs(self) -> list[PodDisruptionBudget]:
+        """All PodDisruptionBudgets."""
+        return self._list(paths.PDBS, PodDisruptionBudget)
+
+    def list_hpas(self) -> list[HorizontalPodAutoscaler]:
+        """All HorizontalPodAutoscalers."""
+        return self._list(paths.HPAS, HorizontalPodAutoscaler)
 
     def list_checkpoints(self) -> list[VpaCheckpoint]:
         """All checkpoints, of any recommender."""
@@ -106,12 +128,12 @@ class Kube:
         """Replace the status; nothing happens when the VPA is gone. A JSON patch: a merge patch would keep what is no longer there."""
         patch = [{"op": "add", "path": "/status", "value": status}]
         with unless_gone():
-            self._rest.patch(paths.vpa(key, "status"), patch, Ignored, patch_type="json-patch")
+            self._wrote(paths.VPAS, self._rest.patch(paths.vpa(key, "status"), patch, Vpa, patch_type="json-patch"))
 
     def annotate_vpa(self, key: ObjectKey, annotations: Mapping[str, str]) -> None:
         """Set these annotations and leave all others; nothing happens when the VPA is gone."""
         with unless_gone():
-            self._rest.patch(paths.vpa(key), {"metadata": {"annotations": dict(annotations)}}, Ignored)
+            self._wrote(paths.VPAS, self._rest.patch(paths.vpa(key), {"metadata": {"annotations": dict(annotations)}}, Vpa))
 
     def put_checkpoint(self, checkpoint: VpaCheckpoint) -> None:
         """Create the checkpoint, or replace its annotations, owners, spec and status as a whole."""
@@ -132,19 +154,54 @@ class Kube:
 
     def resize_pod(self, key: ObjectKey, patch: Mapping[str, object]) -> Pod:
         """Strategic-merge patch of the pod's ``resize`` subresource; 409 when a precondition in it is outdated."""
-        return self._rest.patch(paths.pod(key, "resize"), patch, Pod, patch_type="strategic-merge-patch")
+        pod = self._rest.patch(paths.pod(key, "resize"), patch, Pod, patch_type="strategic-merge-patch")
+        self._wrote(paths.PODS, pod)
+        return pod
+
+    def dry_run_resize(self, key: ObjectKey, patch: Mapping[str, object]) -> Pod:
+        """What ``resize_pod`` would answer; nothing is stored."""
+        return self._rest.patch(paths.pod(key, "resize"), patch, Pod, patch_type="strategic-merge-patch", dry_run=True)
 
     def annotate_pod(self, key: ObjectKey, patch: Mapping[str, object]) -> Pod:
         """Merge patch of the pod's ``metadata``; 409 when a precondition in it is outdated."""
-        return self._rest.patch(paths.pod(key), patch, Pod)
+        pod = self._rest.patch(paths.pod(key), patch, Pod)
+        self._wrote(paths.PODS, pod)
+        return pod
+
+    def evict_pod(self, key: ObjectKey, uid: str) -> None:
+        """Evict the pod of that UID; 429 when a PodDisruptionBudget forbids it, 409 when another pod has its name now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": key.namespace, "name": key.name},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        self._rest.create(paths.pod(key, "eviction"), body, Ignored)
+
+    def admission_renewed_at(self) -> float | None:
+        """When an admission controller has renewed its lease last, in the namespaces where one is looked for; None when there is none."""
+        found = [admission_renewed_at(self._rest, self._admission_namespaces, name) for name in ADMISSION_LEASES]
+        return max((renewed for renewed in found if renewed is not None), default=None)
+
+    def put_vpa_condition(self, vpa: Vpa, condition: Condition) -> None:
+        """Set one condition of the VPA's status, unless the VPA has changed since it was read."""
+        others = [known for known in vpa.status.conditions if known.type != condition.type]
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": vpa.metadata.resource_version},
+            {"op": "add", "path": "/status/conditions", "value": sorted([*others, condition], key=lambda one: one.type)},
+        ]
+        with unless_gone():
+            self._rest.patch(paths.vpa(vpa.key, "status"), patch, Ignored, patch_type="json-patch")
 
     def create_shrink(self, shrink: MemoryShrink) -> None:
         """Create a MemoryShrink; 409 when one of that name exists."""
-        self._rest.create(paths.collection(shrink.api_version, shrink.metadata.namespace, "memoryshrinks"), shrink, Ignored)
+        path = paths.collection(shrink.api_version, shrink.metadata.namespace, "memoryshrinks")
+        self._wrote(paths.SHRINKS, self._rest.create(path, shrink, MemoryShrink))
 
     def patch_shrink_intent(self, key: ObjectKey, intent: Intent) -> None:
         """Change ``spec.intent``."""
-        self._rest.patch(paths.shrink(key), {"spec": {"intent": intent.value}}, Ignored)
+        patch = {"spec": {"intent": intent.value}}
+        self._wrote(paths.SHRINKS, self._rest.patch(paths.shrink(key), patch, MemoryShrink))
 
     def delete_shrink(self, key: ObjectKey) -> None:
         """Delete a MemoryShrink; nothing happens when it is gone."""
@@ -157,11 +214,19 @@ class Kube:
         self._events.record(about, event_type, reason, message)
 
     def _list(self, path: str, kind: type[T], query: Mapping[str, str] | None = None) -> list[T]:
-        listing = self._rest.list(path, kind, query)
-        self._left_out[path] = listing.unreadable
-        for line in listing.unreadable:
+        items, unreadable = self._read(path, kind, query)
+        self._left_out[path] = unreadable
+        for line in unreadable:
             logger.warning("object left out", extra={"error": line})
-        return listing.items
+        return items
+
+    def _read(self, path: str, kind: type[T], query: Mapping[str, str] | None) -> tuple[list[T], tuple[str, ...]]:
+        """All objects of a kind, and a line for each that could not be read."""
+        listing = self._rest.list(path, kind, query)
+        return listing.items, listing.unreadable
+
+    def _wrote(self, path: str, written: HasMetadata) -> None:
+        """Take note of an object of the list at ``path`` as a write of ours left it; of use to whoever keeps lists."""
 
 
 def _nodes(found: Iterable[_Node]) -> Iterable[Node]:
@@ -171,4 +236,5 @@ def _nodes(found: Iterable[_Node]) -> Iterable[Node]:
         except QuantityError as error:
             logger.warning("object left out", extra={"error": str(error)})
             continue
-        yield Node(node.metadata.name, allocatable, node.status.node_info.kubelet_version, node.metadata.labels)
+        features = frozenset(node.status.declared_features)
+        yield Node(node.metadata.name, allocatable, node.status.node_info.kubelet_version, node.metadata.labels, features)

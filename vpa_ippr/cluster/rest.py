@@ -7,29 +7,61 @@ loads neither the kubernetes package nor anything scientific, because the node's
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import re
+import random
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
-from vpa_ippr.api.errors import ClusterError, UsageError
+from vpa_ippr.api.errors import UsageError
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.cluster.answers import (
+    ApiError,
+    ApiUnreachableError,
+    Cause,
+    Listing,
+    UnexpectedAnswerError,
+    WatchEvent,
+    api_error,
+    decode,
+    decode_page,
+    lines,
+    short,
+    watch_event,
+)
+from vpa_ippr.cluster.retry import RetryBudget, may_send_again, seconds_before
+
+__all__ = [
+    "ApiError",
+    "ApiUnreachableError",
+    "Cause",
+    "Connection",
+    "Ignored",
+    "Listing",
+    "Rest",
+    "UnexpectedAnswerError",
+    "WatchEvent",
+    "in_cluster_connection",
+    "unless_gone",
+]
 
 T = TypeVar("T")
 
 PatchType = Literal["strategic-merge-patch", "merge-patch", "json-patch"]
-_RETRIED_READS = frozenset({429, 500, 502, 503, 504})
 _SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _DEFAULT_PAGE_SIZE = 500
 _MAX_RESTARTED_LISTS = 3
-_CONNECTION = re.compile(r"^(<.*?>|HTTPS?Connection(Pool)?\(.*?\)): ")
+_CONNECT_SECONDS = 10.0
+_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +72,6 @@ class Connection:
     tls: ssl.SSLContext | None = None
     bearer_token: Callable[[], str | None] = field(default=lambda: None, repr=False)
     server_hostname: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """One entry of a Status' ``details.causes``."""
-
-    reason: str
-    message: str
-    field: str
-
-
-class ApiUnreachableError(ClusterError):
-    """No answer: connection refused, TLS refused, timed out, or the answer was cut."""
-
-    reason = "ApiUnreachable"
-
-
-class ApiError(ClusterError):
-    """The API server answered with a failure; ``status`` is the HTTP code, ``api_reason`` the Status' reason."""
-
-    def __init__(
-        self, message: str, *, status: int, api_reason: str = "", causes: tuple[Cause, ...] = (), retry_after_seconds: float | None = None
-    ) -> None:
-        super().__init__(message, reason=api_reason or f"Http{status}")
-        self.status = status
-        self.api_reason = api_reason
-        self.causes = causes
-        self.retry_after_seconds = retry_after_seconds
 
 
 class Ignored(msgspec.Struct):
@@ -84,81 +88,45 @@ def unless_gone() -> Iterator[None]:
             raise
 
 
-class _Cause(msgspec.Struct):
-    reason: str = ""
-    message: str = ""
-    field: str = ""
+Guard = Callable[[], None]
+"""Called right before each attempt at a write; raises to prevent it."""
 
-
-class _Details(msgspec.Struct, rename="camel"):
-    causes: list[_Cause] = []
-    retry_after_seconds: float | None = None
-
-
-class _Status(msgspec.Struct):
-    message: str = ""
-    reason: str = ""
-    details: _Details | None = None
-    code: int = 0
-
-
-class _ListMeta(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class _RawList(msgspec.Struct):
-    metadata: _ListMeta = msgspec.field(default_factory=_ListMeta)
-    items: list[msgspec.Raw] | None = None
-
-
-class _RawEvent(msgspec.Struct):
-    type: str
-    object: msgspec.Raw
-
-
-class _Named(msgspec.Struct):
-    metadata: dict[str, Any] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
-    """A list as of one resource version; ``unreadable`` names the objects that did not fit the type, with the reason."""
-
-    items: list[T]
-    resource_version: str
-    unreadable: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WatchEvent(Generic[T]):
-    """One event; ``object`` is None for bookmarks, which carry only ``resource_version``."""
-
-    type: str
-    object: T | None
-    resource_version: str
+Observe = Callable[[str, int, float], None]
+"""Told of each attempt: its method, the HTTP status (0 when there was no answer), and how many seconds it took."""
 
 
 class Rest:
     """Requests to one API server. Thread-safe; keep one for the life of a process."""
 
-    def __init__(self, connection: Connection, *, timeout_seconds: float = 30.0, retries: int = 4) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout_seconds: float = 30.0,
+        retries: int = 4,
+        guard: Guard = lambda: None,
+        observe: Observe = lambda _method, _status, _seconds: None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] | None = None,
+    ) -> None:
+        """``timeout_seconds`` is for a whole call with its at most ``retries`` retries; a list is one call for each page."""
         self._connection = connection
         options: dict[str, Any] = {"ssl_context": connection.tls} if connection.tls else {}
         if connection.server_hostname:
             options |= {"server_hostname": connection.server_hostname, "assert_hostname": connection.server_hostname}
-        self._pool = urllib3.PoolManager(num_pools=4, maxsize=8, **options)
-        self._timeout = urllib3.Timeout(connect=min(10.0, timeout_seconds), read=timeout_seconds)
-        shared: dict[str, Any] = {
-            "total": retries, "connect": retries, "backoff_factor": 0.3, "backoff_jitter": 0.3, "backoff_max": 20, "raise_on_status": False
-        }  # fmt: skip
-        self._read_retries = urllib3.Retry(read=retries, status_forcelist=_RETRIED_READS, allowed_methods={"GET"}, **shared)
-        # A write is sent again only when it surely was not carried out: never connected, or told to come back later.
-        self._write_retries = urllib3.Retry(read=0, other=0, status_forcelist={429}, allowed_methods=None, **shared)
+        # A watch holds a connection for as long as it lasts.
+        self._pool = urllib3.PoolManager(num_pools=4, maxsize=16, **options)
+        self._timeout_seconds = timeout_seconds
+        self._retries = retries
+        self._budget = RetryBudget(monotonic)
+        self._guard = guard
+        self._observe = observe
+        self._monotonic = monotonic
+        self._sleep = sleep or time.sleep
 
     def get(self, path: str, kind: type[T]) -> T:
         """One object. Raises ApiError with status 404 when there is none."""
-        return _decode(self._request("GET", path).data, kind, path)
+        return decode(self._request("GET", path), kind, path)
 
     def find(self, path: str, kind: type[T]) -> T | None:
         """One object, or None when there is none."""
@@ -181,32 +149,28 @@ class Rest:
 
     def _list_pages(self, path: str, kind: type[T], query: dict[str, str]) -> Listing[T]:
         items: list[T] = []
-        unreadable: list[str] = []
+        unreadable: dict[ObjectKey, str] = {}
         query["limit"] = str(_DEFAULT_PAGE_SIZE)
         while True:
-            page = _decode(self._request("GET", path, query=query).data, _RawList, path)
-            for raw in page.items or []:
-                try:
-                    items.append(msgspec.json.decode(raw, type=kind))
-                except msgspec.ValidationError as error:
-                    unreadable.append(f"{path} {_name_of(raw)}: {error}")
-            if not page.metadata.continue_:
-                return Listing(items, page.metadata.resource_version, tuple(unreadable))
-            query["continue"] = page.metadata.continue_
+            page = decode_page(self._request("GET", path, query=query), kind, path)
+            items += page.items
+            unreadable |= page.unreadable
+            if not page.next_token:
+                return Listing(items, page.resource_version, tuple(unreadable.values()), tuple(unreadable))
+            query["continue"] = page.next_token
 
     def create(self, path: str, body: object, kind: type[T]) -> T:
         """Create an object; raises ApiError with status 409 when it exists."""
-        return _decode(self._request("POST", path, body=body).data, kind, path)
+        return decode(self._request("POST", path, body=body), kind, path)
 
     def patch(self, path: str, body: object, kind: type[T], *, patch_type: PatchType = "merge-patch", dry_run: bool = False) -> T:
         """Patch an object or a subresource of it."""
         query = {"fieldManager": "vpa-ippr"} | ({"dryRun": "All"} if dry_run else {})
-        response = self._request("PATCH", path, body=body, query=query, content_type=f"application/{patch_type}+json")
-        return _decode(response.data, kind, path)
+        return decode(self._request("PATCH", path, body=body, query=query, content_type=f"application/{patch_type}+json"), kind, path)
 
     def update(self, path: str, body: object, kind: type[T]) -> T:
         """Replace an object."""
-        return _decode(self._request("PUT", path, body=body).data, kind, path)
+        return decode(self._request("PUT", path, body=body), kind, path)
 
     def delete(self, path: str) -> bool:
         """Delete an object; False when it was not there."""
@@ -218,60 +182,125 @@ class Rest:
             raise
         return True
 
-    def watch(self, path: str, kind: type[T], resource_version: str, *, timeout_seconds: int = 300) -> Iterator[WatchEvent[T]]:
-        """Follow changes until the server ends the stream.
+    def watch(
+        self,
+        path: str,
+        kind: type[T],
+        resource_version: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        timeout_seconds: int = 300,
+        silence_seconds: float | None = None,
+    ) -> Iterator[WatchEvent[T]]:
+        """Follow changes until the server ends the stream. Not retried: whoever watches knows where to go on.
+
+        ``silence_seconds``: a stream that says nothing for so long is taken for broken; default: a little more than ``timeout_seconds``.
 
         Raises:
             ApiError: status 410 when ``resource_version`` is too old: list again.
+            UnexpectedAnswerError: an event could not be read at all, so what it told is missing: list again.
             ApiUnreachableError: the stream broke or went silent.
         """
-        query = {"watch": "1", "resourceVersion": resource_version, "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_seconds)}
-        timeout = urllib3.Timeout(connect=10.0, read=timeout_seconds + 10.0)
-        response = self._request("GET", path, query=query, timeout=timeout, stream=True)
+        options = {"watch": "1", "resourceVersion": resource_version, "allowWatchBookmarks": "true", "timeoutSeconds": str(timeout_seconds)}
+        silence = timeout_seconds + 10.0 if silence_seconds is None else silence_seconds
+        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=silence)
+        response = self._open("GET", self._url(path, {**(query or {}), **options}), None, "", timeout)
         try:
-            for line in _lines(response):
-                yield _watch_event(line, kind, path)
+            if response.status >= 300:
+                raise api_error("WATCH", path, response, response.read())
+            for line in lines(response):
+                yield watch_event(line, kind, path)
         except HTTPError as error:
-            raise ApiUnreachableError(f"watch {path}: {_short(error)}") from error
+            raise ApiUnreachableError(f"watch {path}: {short(error)}") from error
         finally:
-            response.release_conn()
+            response.close()
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: object = None,
-        content_type: str = "application/json",
-        timeout: urllib3.Timeout | None = None,
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None, content_type: str = "application/json"
+    ) -> bytes:
+        """The body of the answer, after as many retries as it takes, the budget affords and the time allows."""
+        url, encoded = self._url(path, query), msgspec.json.encode(body) if body is not None else None
+        deadline = self._monotonic() + self._timeout_seconds
+        self._budget.note_request()
+        for attempt in itertools.count():
+            try:
+                return self._attempt(method, path, url, encoded, content_type, deadline)
+            except (ApiError, ApiUnreachableError) as error:
+                delay = self._retry_delay(method, attempt, error, deadline)
+                if delay is None:
+                    raise
+            self._sleep(delay)
+        raise AssertionError("an attempt ends with an answer or an error")
+
+    def _retry_delay(self, method: str, attempt: int, error: ApiError | ApiUnreachableError, deadline: float) -> float | None:
+        """Seconds until the next attempt; None when there is to be none."""
+        if isinstance(error, ApiError):
+            causes = tuple(cause.reason for cause in error.causes)
+            helps, wanted = may_send_again(method, error.status, causes, was_sent=True), error.retry_after_seconds
+        else:
+            helps, wanted = may_send_again(method, None, (), was_sent=error.was_sent), None
+        if not helps or attempt >= self._retries:
+            return None
+        delay = seconds_before(attempt, wanted, random.random())  # noqa: S311 - spreads clients, guards nothing
+        if self._monotonic() + delay >= deadline or not self._budget.take():
+            return None
+        return delay
+
+    def _attempt(self, method: str, path: str, url: str, body: bytes | None, content_type: str, deadline: float) -> bytes:
+        left = max(0.001, deadline - self._monotonic())
+        if method != "GET":
+            self._guard()
+        began, status = self._monotonic(), 0
+        try:
+            response = self._open(method, url, body, content_type, urllib3.Timeout(connect=min(_CONNECT_SECONDS, left), read=left))
+            try:
+                data = self._read(response, deadline)
+            except HTTPError as error:
+                raise self._unreachable(error) from error
+            finally:
+                response.close()
+            status = response.status
+        finally:
+            self._observe(method, status, self._monotonic() - began)
+        if response.status >= 300:
+            raise api_error(method, path, response, data)
+        return data
+
+    def _read(self, response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+        """The whole body. The socket's time-out is for each piece: a server that sends a byte now and then must not hold us for ever."""
+        chunks: list[bytes] = []
+        while chunk := response.read1(_CHUNK_BYTES):
+            chunks.append(chunk)
+            left = deadline - self._monotonic()
+            if left <= 0:
+                raise urllib3.exceptions.TimeoutError(f"the answer took longer than {self._timeout_seconds:g} s")
+            sock = getattr(response.connection, "sock", None)
+            if sock is not None:
+                sock.settimeout(left)
+        return b"".join(chunks)
+
+    def _open(self, method: str, url: str, body: bytes | None, content_type: str, timeout: urllib3.Timeout) -> urllib3.BaseHTTPResponse:
         headers = {"Accept": "application/json", "User-Agent": "vpa-ippr"}
         token = self._connection.bearer_token()
         if token:
             headers["Authorization"] = f"Bearer {token}"
         if body is not None:
             headers["Content-Type"] = content_type
-        url = self._connection.base_url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
         try:
-            response = self._pool.request(
-                method,
-                url,
-                headers=headers,
-                body=msgspec.json.encode(body) if body is not None else None,
-                timeout=timeout or self._timeout,
-                retries=self._read_retries if method == "GET" else self._write_retries,
-                preload_content=not stream,
+            return self._pool.request(
+                method, url, headers=headers, body=body, timeout=timeout, retries=False, redirect=False, preload_content=False
             )
         except HTTPError as error:
-            raise ApiUnreachableError(
-                f"cannot reach the Kubernetes API at {self._connection.base_url}: {_short(error)}; check its address and certificate"
-            ) from error
-        if response.status >= 400:
-            data = response.read() if stream else response.data
-            raise _api_error(method, path, response.status, data)
-        return response
+            raise self._unreachable(error) from error
+
+    def _url(self, path: str, query: Mapping[str, str] | None) -> str:
+        return self._connection.base_url.rstrip("/") + path + (f"?{urlencode(query)}" if query else "")
+
+    def _unreachable(self, error: HTTPError) -> ApiUnreachableError:
+        return ApiUnreachableError(
+            f"cannot reach the Kubernetes API at {self._connection.base_url}: {short(error)}; check its address and certificate",
+            was_sent=not isinstance(error, ConnectTimeoutError),
+        )
 
 
 def in_cluster_connection(directory: Path = _SERVICE_ACCOUNT_DIR, environ: Mapping[str, str] = os.environ) -> Connection:
@@ -290,58 +319,3 @@ def in_cluster_connection(directory: Path = _SERVICE_ACCOUNT_DIR, environ: Mappi
         tls=ssl.create_default_context(cafile=str(ca_file)),
         bearer_token=lambda: token_file.read_text(encoding="utf-8").strip(),
     )
-
-
-def _decode(data: bytes, kind: type[T], path: str) -> T:
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
-        raise ApiUnreachableError(f"the answer for {path} is not the JSON that was expected: {error}") from error
-
-
-def _name_of(raw: msgspec.Raw) -> str:
-    try:
-        metadata = msgspec.json.decode(raw, type=_Named).metadata
-    except msgspec.DecodeError:
-        return "(no name)"
-    return f"{metadata.get('namespace', '')}/{metadata.get('name', '')}".lstrip("/")
-
-
-def _api_error(method: str, path: str, status: int, data: bytes) -> ApiError:
-    try:
-        answer = msgspec.json.decode(data, type=_Status)
-    except msgspec.DecodeError:
-        answer = _Status(message=data[:200].decode("utf-8", "replace").strip())
-    details = answer.details or _Details()
-    return ApiError(
-        answer.message or f"{method} {path} failed with HTTP {status}",
-        status=status,
-        api_reason=answer.reason,
-        causes=tuple(Cause(cause.reason, cause.message, cause.field) for cause in details.causes),
-        retry_after_seconds=details.retry_after_seconds,
-    )
-
-
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Split a chunked stream into lines; a chunk may hold any part of a line."""
-    rest = b""
-    for chunk in response.stream(amt=None):
-        *complete, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in complete if line.strip())
-
-
-def _watch_event(line: bytes, kind: type[T], path: str) -> WatchEvent[T]:
-    event = _decode(line, _RawEvent, path)
-    if event.type == "ERROR":
-        status = _decode(bytes(event.object), _Status, path)
-        raise _api_error("WATCH", path, status.code or 500, bytes(event.object))
-    version = str(_decode(bytes(event.object), _Named, path).metadata.get("resourceVersion", ""))
-    if event.type == "BOOKMARK":
-        return WatchEvent("BOOKMARK", None, version)
-    return WatchEvent(event.type, _decode(bytes(event.object), kind, path), version)
-
-
-def _short(error: Exception) -> str:
-    """The innermost reason of urllib3's nested errors, without the connection object that they begin with."""
-    cause: object = error.reason if isinstance(error, MaxRetryError) and error.reason else error
-    return _CONNECTION.sub("", str(cause))

@@ -32,8 +32,13 @@ _WELL_KNOWN = {
 }
 
 
+class _Spec(msgspec.Struct, frozen=True):
+    replicas: int | None = None
+
+
 class _Object(msgspec.Struct, rename="camel"):
     metadata: ObjectMeta
+    spec: _Spec = _Spec()
     api_version: str = ""
     kind: str = ""
 
@@ -95,7 +100,7 @@ def _workload(rest: Rest, path: str, api_version: str, kind: str) -> Workload | 
     found = rest.find(path, _Object)
     if found is None:
         return None
-    return Workload(api_version, kind, found.metadata.name, found.metadata.controller)
+    return Workload(api_version, kind, found.metadata.name, found.metadata.controller, found.spec.replicas)
 
 
 def _served(rest: Rest, api_version: str, kind: str) -> tuple[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from vpa_ippr.api.errors import QuantityError
+from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import Resource
 from vpa_ippr.api.series import Finding, WorkloadRef
@@ -41,7 +41,7 @@ def caps_of(served: Iterable[tuple[WorkloadRef, Pod, Vpa]], limits: Mapping[str,
             continue
         try:
             targets = targets_of(pod, vpa, read_ledger(pod), bounds)
-        except QuantityError as error:
+        except (QuantityError, ValidationError) as error:
             caps.failures.append(Finding(error.reason, f"pod {pod.key}", 1, str(error)))
             continue
         for target in targets:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from vpa_ippr.api.errors import QuantityError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
-from vpa_ippr.resize.budget import may_restart
+from vpa_ippr.api.names import ANNOTATION_ROLLOUT
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.shrink import MemoryShrink
+from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.resize.budget import Budget
+from vpa_ippr.resize.footprint import Wish
+from vpa_ippr.resize.harm import Harm
+from vpa_ippr.resize.node_plan import Hold, plan_node
 from vpa_ippr.resize.proposal import Proposal
+from vpa_ippr.resize.quota_fit import NO_QUOTA, QuotaRoom
+from vpa_ippr.resize.rate import Bucket, limit_rate
 from vpa_ippr.resize.reasons import RefusalReason
+from vpa_ippr.resize.rollout import Group, RolloutStep, step
 from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.world import World, pod_id
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """A proposal that has to wait, and why."""
+    """A proposal of which something has to wait, and why."""
 
     proposal: Proposal
     reason: RefusalReason
@@ -22,25 +35,145 @@ class HeldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Watch:
+    """What is known of the pods that were resized lately: harm that came to them, and guards that cannot be asked, by VPA."""
+
+    harms: Mapping[ObjectKey, Sequence[Harm]] = field(default_factory=dict)
+    guard_problems: Mapping[ObjectKey, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Arrangement:
-    """``go``: in the order in which to issue them."""
+    """``go``: in the order in which to issue them. ``rollouts``: by VPA, to be written before anything of it goes.
+
+    ``failures``: VPAs whose rollout could not be worked out, of which nothing goes. ``bucket`` is for the next cycle.
+    """
 
     go: tuple[Proposal, ...]
     held: tuple[HeldBack, ...]
+    rollouts: Mapping[ObjectKey, RolloutStep]
+    failures: Mapping[ObjectKey, VpaIpprError]
+    bucket: Bucket | None
 
 
-def arrange(proposals: Sequence[Proposal], settings: Settings) -> Arrangement:
-    """What goes, and what is held back."""
-    go: list[Proposal] = []
+class Budgets:
+    """The disruption budgets of one cycle; what one workload takes from a PodDisruptionBudget all others miss."""
+
+    def __init__(self, world: World, settings: Settings) -> None:
+        self._world = world
+        self._settings = settings
+        self._pdbs = tuple(world.pdbs)
+        self._made: dict[ObjectKey, Budget] = {}
+
+    def of(self, vpa: Vpa) -> Budget:
+        """What is left for the pods of this VPA."""
+        made = self._made.get(vpa.key)
+        if made is None:
+            workload, pods = self._world.workloads.get(vpa.key), self._world.groups.get(vpa.key, ())
+            made = Budget.of(pods, workload.replicas if workload else None, self._pdbs, vpa, self._settings)
+        return replace(made, pdbs=self._pdbs)
+
+    def take(self, vpa: Vpa, pod: Pod) -> None:
+        """The pod is about to be disturbed."""
+        budget = self.of(vpa).taking(pod)
+        self._made[vpa.key], self._pdbs = budget, budget.pdbs
+
+
+def arrange(
+    world: World, proposals: Sequence[Proposal], budgets: Budgets, watch: Watch, bucket: Bucket | None, now: float, settings: Settings
+) -> Arrangement:
+    """What goes, and what is held back. ``budgets`` are charged with the containers that are going to be restarted."""
     held: list[HeldBack] = []
-    restarted: set[ObjectKey] = set()
+    fitting = _within_nodes(world, _within_quotas(world, proposals, held), settings, held)
+    affordable = _within_budgets(fitting, budgets, held)
+    rollouts, failures = _rollouts(world, affordable, watch, now, settings)
+    held += [HeldBack(one.proposal, one.reason, one.message) for found in rollouts.values() for one in found.hold]
+    cleared = _in_order(affordable, (one for found in rollouts.values() for one in found.go))
+    rated = limit_rate(cleared, bucket, now, settings)
+    held += [HeldBack(one, RefusalReason.RATE, f"not more than {settings.max_resizes_per_minute} resizes a minute") for one in rated.hold]
+    return Arrangement(rated.go, tuple(held), rollouts, failures, rated.bucket)
+
+
+def _within_quotas(world: World, proposals: Iterable[Proposal], held: list[HeldBack]) -> list[Proposal]:
+    rooms: dict[str, QuotaRoom | QuantityError] = dict(world.quotas)
+    fitting: list[Proposal] = []
     for proposal in proposals:
-        view, key = proposal.view, proposal.vpa.key
-        if proposal.plan.restarts and (key in restarted or not may_restart(view.pod, view.group, proposal.vpa, settings)):
-            message = f"restarting a container now would leave too few pods of {key} serving"
-            held.append(HeldBack(proposal, RefusalReason.DISRUPTION_BUDGET, message))
+        namespace, wish = proposal.view.pod.metadata.namespace, _wish(proposal)
+        room = rooms.get(namespace, NO_QUOTA)
+        if isinstance(room, QuantityError):  # the API server knows it, and has the last word
+            fitting.append(proposal)
             continue
+        refusal = room.refusal(wish)
+        if refusal is not None:
+            held.append(HeldBack(proposal, RefusalReason.QUOTA_WOULD_EXCEED, refusal))
+            continue
+        rooms[namespace] = room.taking(wish)
+        fitting.append(proposal)
+    return fitting
+
+
+def _within_nodes(world: World, proposals: Iterable[Proposal], settings: Settings, held: list[HeldBack]) -> list[Proposal]:
+    by_node: dict[str, list[Proposal]] = defaultdict(list)
+    for proposal in proposals:
+        by_node[proposal.view.pod.spec.node_name].append(proposal)
+    pods_of: dict[str, list[Pod]] = defaultdict(list)
+    for pod in world.pods:
+        if pod.spec.node_name in by_node:
+            pods_of[pod.spec.node_name].append(pod)
+    fitting: list[Proposal] = []
+    for name, found in sorted(by_node.items()):
+        mine = {proposal.view.pod.key: proposal for proposal in found}
+        for verdict in plan_node(world.nodes.get(name), pods_of[name], [_wish(proposal) for proposal in found], settings).verdicts:
+            proposal = mine[verdict.wish.pod.key]
+            if isinstance(verdict, Hold):
+                held.append(HeldBack(proposal, verdict.reason, verdict.message))
+            else:
+                fitting.append(proposal)
+    return fitting
+
+
+def _within_budgets(proposals: Iterable[Proposal], budgets: Budgets, held: list[HeldBack]) -> list[Proposal]:
+    affordable: list[Proposal] = []
+    for proposal in proposals:
         if proposal.plan.restarts:
-            restarted.add(key)
-        go.append(proposal)
-    return Arrangement(tuple(go), tuple(held))
+            refusal = budgets.of(proposal.vpa).allows(proposal.view.pod)
+            if refusal is not None:
+                held.append(HeldBack(proposal, RefusalReason.DISRUPTION_BUDGET, refusal))
+                continue
+            budgets.take(proposal.vpa, proposal.view.pod)
+        affordable.append(proposal)
+    return affordable
+
+
+def _rollouts(
+    world: World, proposals: Iterable[Proposal], watch: Watch, now: float, settings: Settings
+) -> tuple[dict[ObjectKey, RolloutStep], dict[ObjectKey, VpaIpprError]]:
+    by_vpa: dict[ObjectKey, list[Proposal]] = defaultdict(list)
+    for proposal in proposals:
+        by_vpa[proposal.vpa.key].append(proposal)
+    steps: dict[ObjectKey, RolloutStep] = {}
+    failures: dict[ObjectKey, VpaIpprError] = {}
+    for vpa in world.vpas:
+        if vpa.key not in by_vpa and ANNOTATION_ROLLOUT not in vpa.metadata.annotations:
+            continue
+        pods = tuple(world.groups.get(vpa.key, ()))
+        shrinking = frozenset(pod.metadata.uid for pod in pods if any(_is_active(one) for one in world.shrinks.get(pod_id(pod), ())))
+        group = Group(vpa, pods, shrinking, watch.guard_problems.get(vpa.key, ""))
+        try:
+            steps[vpa.key] = step(group, by_vpa.get(vpa.key, ()), watch.harms.get(vpa.key, ()), now, settings)
+        except VpaIpprError as error:
+            failures[vpa.key] = error
+    return steps, failures
+
+
+def _is_active(shrink: MemoryShrink) -> bool:
+    return not shrink.status.phase.is_terminal
+
+
+def _in_order(all_of_them: Sequence[Proposal], cleared: Iterable[Proposal]) -> list[Proposal]:
+    place = {proposal.view.pod.key: number for number, proposal in enumerate(all_of_them)}
+    return sorted(cleared, key=lambda proposal: place[proposal.view.pod.key])
+
+
+def _wish(proposal: Proposal) -> Wish:
+    return Wish(proposal.view.pod, proposal.plan.after)

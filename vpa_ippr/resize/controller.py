@@ -16,15 +16,22 @@ from vpa_ippr.api.errors import ClusterError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.vpa import Vpa
-from vpa_ippr.resize.arranging import arrange
-from vpa_ippr.resize.ports import UpdaterPort
+from vpa_ippr.resize.arranging import Budgets, HeldBack, arrange
+from vpa_ippr.resize.consider import EvictionCandidate, without_room
+from vpa_ippr.resize.evicting import Evictor
+from vpa_ippr.resize.eviction import Keep
+from vpa_ippr.resize.ports import GuardSource, SignalSource, UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
-from vpa_ippr.resize.reasons import OutcomeCode
+from vpa_ippr.resize.rate import Bucket
+from vpa_ippr.resize.reasons import AbortReason, OutcomeCode, RefusalReason
 from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
+from vpa_ippr.resize.rollout import RolloutStep
+from vpa_ippr.resize.rollout_writer import RolloutWriter
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
-from vpa_ippr.resize.turn import PodTurn
+from vpa_ippr.resize.turn import PodTurn, Turn
+from vpa_ippr.resize.watching import Watcher
 from vpa_ippr.resize.world import World, read_world
 from vpa_ippr.resize.writer import Writer
 
@@ -38,11 +45,26 @@ _ANSWER_CODES = {Answer.READ_AGAIN: OutcomeCode.CONFLICT, Answer.GONE: OutcomeCo
 class Updater:
     """Resizes pods towards what their VPAs recommend. One instance at a time may run against a cluster (leader election)."""
 
-    def __init__(self, cluster: UpdaterPort, clock: Clock, settings: Settings, rules: VersionRules) -> None:
+    def __init__(
+        self,
+        cluster: UpdaterPort,
+        clock: Clock,
+        settings: Settings,
+        rules: VersionRules,
+        guards: GuardSource | None = None,
+        signals: SignalSource | None = None,
+    ) -> None:
+        """Without ``guards`` a rollout with a guard waits; without ``signals`` only the pods' own objects tell of harm."""
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
-        self._turn = PodTurn(cluster, Writer(cluster, settings), settings, rules)
+        writer = Writer(cluster, settings)
+        self._turn = PodTurn(cluster, writer, settings, rules)
+        self._evictor = Evictor(cluster, writer, settings)
+        self._rollouts = RolloutWriter(cluster, writer)
+        self._watcher = Watcher(guards, signals, settings)
+        self._bucket: Bucket | None = None
+        self._no_room_since: dict[str, float] = {}
 
     def run_cycle(self) -> UpdateResult:
         """One look at everything, and one step for each pod that needs one.
@@ -52,15 +74,22 @@ class Updater:
         """
         world = read_world(self._cluster)
         self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
+        self._evictor.begin_cycle(self._clock.now())
         outcomes = list(world.problems)
         proposals: list[Proposal] = []
+        candidates: list[EvictionCandidate] = []
         for pod, vpa in world.ours():
-            step = self._guarded(pod.key, vpa, partial(self._visit, world, pod, vpa))
-            if isinstance(step, Proposal):
-                proposals.append(step)
-            elif step is not None:
-                outcomes.append(step)
-        outcomes += self._carry_out(proposals)
+            match self._guarded(pod.key, vpa, partial(self._visit, world, pod, vpa)):
+                case Proposal() as proposal:
+                    proposals.append(proposal)
+                case EvictionCandidate() as candidate:
+                    candidates.append(candidate)
+                case PodOutcome() as outcome:
+                    outcomes.append(outcome)
+        budgets = Budgets(world, self._settings)
+        done, crowded = self._carry_out(world, proposals, budgets)
+        outcomes += done
+        outcomes += [self._guarded(c.view.pod.key, c.vpa, partial(self._settle, c, world, budgets)) for c in [*candidates, *crowded]]
         for orphan in world.orphans():
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
             swept = self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
@@ -69,12 +98,64 @@ class Updater:
         logger.info("updater cycle done", extra={"pods": len(world.pods), **{code.value: n for code, n in result.counts().items()}})
         return result
 
-    def _carry_out(self, proposals: Sequence[Proposal]) -> list[PodOutcome]:
-        arrangement = arrange(proposals, self._settings)
-        outcomes = [self._guarded(p.view.pod.key, p.vpa, partial(self._turn.carry_out, p)) for p in arrangement.go]
-        return outcomes + [self._turn.hold_back(held.proposal, held.reason, held.message) for held in arrangement.held]
+    def _carry_out(self, world: World, proposals: Sequence[Proposal], budgets: Budgets) -> tuple[list[PodOutcome], list[EvictionCandidate]]:
+        """What became of the proposals; those for which their node has no room may be candidates for an eviction instead."""
+        now = self._clock.now()
+        arranged = arrange(world, proposals, budgets, self._watcher.watch(world, now), self._bucket, now, self._settings)
+        self._bucket = arranged.bucket
+        outcomes: list[PodOutcome] = []
+        stopped = set(arranged.failures)
+        for vpa in world.vpas:
+            if vpa.key in arranged.rollouts:
+                failure = self._rollouts.write(vpa, arranged.rollouts[vpa.key])
+                if failure is not None:
+                    stopped.add(vpa.key)
+                    logger.warning("rollout not written", extra={"vpa": str(vpa.key), "error": str(failure)})
+                    continue
+                outcomes += self._take_back(world, vpa, arranged.rollouts[vpa.key])
+        for proposal in arranged.go:
+            if proposal.vpa.key not in stopped:
+                outcomes.append(self._guarded(proposal.view.pod.key, proposal.vpa, partial(self._turn.carry_out, proposal)))
+        outcomes += [_failed(p, error) for p in proposals if (error := arranged.failures.get(p.vpa.key)) is not None]
+        gone = {outcome.pod for outcome in outcomes}
+        crowded, held = self._crowded([one for one in arranged.held if one.proposal.view.pod.key not in gone], now)
+        return [*outcomes, *held], crowded
 
-    def _visit(self, world: World, pod: Pod, vpa: Vpa | None) -> PodOutcome | Proposal | None:
+    def _crowded(self, held: Sequence[HeldBack], now: float) -> tuple[list[EvictionCandidate], list[PodOutcome]]:
+        """Told apart: the pods whose node has had no room for so long that an eviction may be the better way, and all others."""
+        no_room = {one.proposal.view.pod.metadata.uid for one in held if one.reason is RefusalReason.NODE_FULL}
+        self._no_room_since = {uid: self._no_room_since.get(uid, now) for uid in no_room}
+        crowded: list[EvictionCandidate] = []
+        outcomes: list[PodOutcome] = []
+        for one in held:
+            since = self._no_room_since.get(one.proposal.view.pod.metadata.uid)
+            candidate = None if since is None else without_room(one.proposal, one.reason, one.message, since)
+            if candidate is not None:
+                crowded.append(candidate)
+            else:
+                outcomes.append(self._turn.hold_back(one.proposal, one.reason, one.message))
+        return crowded, outcomes
+
+    def _take_back(self, world: World, vpa: Vpa, step: RolloutStep) -> list[PodOutcome]:
+        outcomes = [self._guarded(pod.key, vpa, partial(self._roll_back, world, pod)) for pod in step.revert]
+        for pod in step.call_off:
+            outcome = self._guarded(pod.key, vpa, partial(self._call_off, world, pod))
+            outcomes += [outcome] if outcome is not None else []
+        return outcomes
+
+    def _roll_back(self, world: World, pod: Pod) -> PodOutcome:
+        return self._turn.roll_back(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings))
+
+    def _call_off(self, world: World, pod: Pod) -> None:
+        self._turn.shrinks.abort_all(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), AbortReason.DEGRADED)
+
+    def _settle(self, candidate: EvictionCandidate, world: World, budgets: Budgets) -> PodOutcome:
+        verdict = self._evictor.judge(candidate, world, budgets)
+        if isinstance(verdict, Keep):
+            return self._turn.spare(candidate, verdict)
+        return self._evictor.evict(candidate, verdict, budgets)
+
+    def _visit(self, world: World, pod: Pod, vpa: Vpa | None) -> Turn | None:
         if pod.metadata.deletion_timestamp is not None:
             return None
         # The time is of each pod's own turn: a cycle may last longer than a Holding may be old.
@@ -97,3 +178,9 @@ class Updater:
         if outcome.is_failure:
             logger.warning("pod not dealt with", extra={"pod": str(pod), "reason": outcome.reason, "error": outcome.message})
         return outcome
+
+
+def _failed(proposal: Proposal, error: VpaIpprError) -> PodOutcome:
+    return PodOutcome(
+        proposal.view.pod.key, proposal.vpa.key, OutcomeCode.BAD_OBJECT, error.reason, f"rollout of {proposal.vpa.key}: {error}"
+    )

@@ -3,22 +3,25 @@
 As upstream: outside the bounds at once; after a quick out-of-memory kill when the recommendation differs; else only for pods of a minimum
 age and for a change of 10 %. Differently: a growing CPU request does not wait for the age, since it costs nothing in place; changes in
 opposite directions do not cancel each other out; what differs only in notation or below the kernel's grain is no change; what was refused
-or reverted lately is left alone until its hold-off is over.
+or reverted lately is left alone until its hold-off is over. A pause, a closed maintenance window, an HPA and a startup boost keep changes
+back.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vpa_ippr.api.pod import ContainerStatus, Pod
+from vpa_ippr.api.pod import POD_LEVEL, Pod
 from vpa_ippr.api.resources import Resource
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
+from vpa_ippr.resize.circumstances import ORDINARY, Circumstances
 from vpa_ippr.resize.ledger import History, Scope, hold_off_for
 from vpa_ippr.resize.reasons import DueReason, NotDueReason
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.targets import Target, targets_of
+from vpa_ippr.resize.windows import format_moment
 
 IN_PLACE_MODES = frozenset({"InPlaceOrRecreate", "InPlace"})
 _EVICTING_MODES = frozenset({"Recreate", "Auto"})
@@ -35,11 +38,15 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A resize is due. ``change`` is upstream's measure: the sum over both resources of the change relative to the requests."""
+    """A resize is due. ``change`` is upstream's measure: the sum over both resources of the change relative to the requests.
+
+    ``by_eviction``: the mode wants the pod made anew; else it is changed in place.
+    """
 
     reasons: tuple[DueReason, ...]
     parts: tuple[Part, ...]
     change: float
+    by_eviction: bool = False
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -55,7 +62,15 @@ class NotDue:
     message: str = ""
 
 
-def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History, limits: NamespaceLimits = UNLIMITED) -> Due | NotDue:
+def decide(
+    pod: Pod,
+    vpa: Vpa,
+    now: float,
+    settings: Settings,
+    history: History,
+    limits: NamespaceLimits = UNLIMITED,
+    circumstances: Circumstances = ORDINARY,
+) -> Due | NotDue:
     """Whether, why and in which parts the pod is to be resized, in a namespace with these ``limits``.
 
     Raises:
@@ -65,18 +80,17 @@ def decide(pod: Pod, vpa: Vpa, now: float, settings: Settings, history: History,
     unfit = _unfit(pod, vpa)
     if unfit is not None:
         return unfit
-    targets = targets_of(pod, vpa, history.ledger, limits)
+    targets = {target.container: target for target in targets_of(pod, vpa, history.ledger, limits)}
     if not targets:
         return NotDue(NotDueReason.NO_RECOMMENDATION, f"vpa {vpa.key} recommends nothing for the containers of this pod")
-    open_parts, blocked = _open_parts(targets, now, history)
+    open_parts, blocked = _open_parts(targets, now, history, circumstances)
     if not open_parts:
         return blocked or NotDue(NotDueReason.UP_TO_DATE)
     verdict = _verdict(pod, vpa, targets, open_parts, now, settings)
-    if isinstance(verdict, Due) and vpa.update_mode in _EVICTING_MODES:
-        return NotDue(
-            NotDueReason.MODE_NEEDS_EVICTION,
-            f"mode {vpa.update_mode} applies changes by eviction, which is not done: use InPlaceOrRecreate or InPlace",
-        )
+    if isinstance(verdict, Due) and circumstances.closed_until is not None:
+        verdict = _urgent_growth(pod, vpa, targets, open_parts, settings) or _outside_window(verdict, circumstances.closed_until)
+    if isinstance(verdict, Due) and circumstances.paused:
+        return NotDue(NotDueReason.PAUSED, f"due ({', '.join(verdict.reasons)}), but changes are paused")
     return verdict
 
 
@@ -93,18 +107,30 @@ def _unfit(pod: Pod, vpa: Vpa) -> NotDue | None:
     return None
 
 
-def _open_parts(targets: tuple[Target, ...], now: float, history: History) -> tuple[tuple[Part, ...], NotDue | None]:
+def _open_parts(
+    targets: dict[str, Target], now: float, history: History, circumstances: Circumstances
+) -> tuple[tuple[Part, ...], NotDue | None]:
     """The parts that differ and may be touched now; with the first reason that keeps another one back."""
     open_parts: list[Part] = []
     blocked: NotDue | None = None
-    for target in targets:
+    for target in targets.values():
         for resource in Resource:
             if target.changes(resource):
-                obstacle = _obstacle(target, resource, now, history)
+                obstacle = _shared(target, resource, circumstances) or _obstacle(target, resource, now, history)
                 if obstacle is None:
                     open_parts.append(Part(target.container, resource))
                 blocked = blocked or obstacle
     return tuple(open_parts), blocked
+
+
+def _shared(target: Target, resource: Resource, circumstances: Circumstances) -> NotDue | None:
+    """Why a resource is somebody else's to set."""
+    # A boosted container may be what the pod's own CPU makes room for.
+    if resource is Resource.CPU and circumstances.boosted and target.container in (*circumstances.boosted, POD_LEVEL):
+        return NotDue(NotDueReason.BOOSTED, f"the startup boost of {', '.join(sorted(circumstances.boosted))} is not over")
+    if circumstances.sharing.forbids(target, resource):
+        return NotDue(NotDueReason.HPA, f"a HorizontalPodAutoscaler scales on {resource} of {target.container} relative to its request")
+    return None
 
 
 def _obstacle(target: Target, resource: Resource, now: float, history: History) -> NotDue | None:
@@ -125,21 +151,48 @@ def _obstacle(target: Target, resource: Resource, now: float, history: History) 
     return NotDue(NotDueReason.HOLD_OFF, f"{target.container} is left alone until {hold_off.until:.0f} after {hold_off.reason}")
 
 
-def _verdict(pod: Pod, vpa: Vpa, targets: tuple[Target, ...], parts: tuple[Part, ...], now: float, settings: Settings) -> Due | NotDue:
-    by_name = {target.container: target for target in targets}
-    change = _change(by_name, parts)
-    urgent = _urgent_reasons(pod, vpa, by_name, parts, settings)
+def _verdict(pod: Pod, vpa: Vpa, targets: dict[str, Target], parts: tuple[Part, ...], now: float, settings: Settings) -> Due | NotDue:
+    change, by_eviction = _change(targets, parts), _by_eviction(vpa)
+    urgent = _urgent_reasons(pod, vpa, targets, parts, settings)
     if urgent:
-        return Due(urgent, parts, change)
+        return Due(urgent, parts, change, by_eviction)
     is_old = now - _started_at(pod, now) >= settings.min_pod_age_seconds
     if is_old and change >= settings.min_change:
-        return Due((DueReason.SIGNIFICANT_CHANGE,), parts, change)
-    short = tuple(part for part in parts if _short_of_cpu(by_name[part.container], part, settings))
-    if short:
-        return Due((DueReason.CPU_SHORTAGE,), short, _change(by_name, short))
+        return Due((DueReason.SIGNIFICANT_CHANGE,), parts, change, by_eviction)
+    short = tuple(part for part in parts if _short_of_cpu(targets[part.container], part, settings))
+    if short and not by_eviction:  # what costs nothing in place costs a restart otherwise
+        return Due((DueReason.CPU_SHORTAGE,), short, _change(targets, short))
     if change < settings.min_change:
         return NotDue(NotDueReason.CHANGE_TOO_SMALL, f"change of {change:.1%} inside the bounds")
     return NotDue(NotDueReason.POD_TOO_YOUNG, f"inside the bounds, younger than {settings.min_pod_age_seconds:.0f} s")
+
+
+def _by_eviction(vpa: Vpa) -> bool:
+    return vpa.update_mode in _EVICTING_MODES
+
+
+def _urgent_growth(pod: Pod, vpa: Vpa, targets: dict[str, Target], parts: tuple[Part, ...], settings: Settings) -> Due | None:
+    """What cannot wait for a maintenance window: growth from below the lower bound, and of memory after a quick out-of-memory kill."""
+    found = {part: reasons for part in parts if (reasons := _growth_reasons(pod, vpa, targets[part.container], part.resource, settings))}
+    if not found:
+        return None
+    urgent = tuple(dict.fromkeys(reason for reasons in found.values() for reason in reasons))
+    return Due(urgent, tuple(found), _change(targets, tuple(found)), _by_eviction(vpa))
+
+
+def _growth_reasons(pod: Pod, vpa: Vpa, target: Target, resource: Resource, settings: Settings) -> tuple[DueReason, ...]:
+    if not target.grows(resource):
+        return ()
+    request, lower = target.current.requests.get(resource), target.lower.get(resource)
+    below = request is not None and lower is not None and request < lower
+    # A container without a request of its own lives on the pod's.
+    names = [one.name for one in pod.spec.containers] if target.container == POD_LEVEL else [target.container]
+    killed = resource is Resource.MEMORY and any(_quick_oom(pod, name, vpa, settings) for name in names)
+    return (DueReason.OUTSIDE_BOUNDS,) * below + (DueReason.QUICK_OOM,) * killed
+
+
+def _outside_window(due: Due, opens_at: float) -> NotDue:
+    return NotDue(NotDueReason.OUTSIDE_WINDOW, f"due ({', '.join(due.reasons)}), waits for the window of {format_moment(opens_at)}")
 
 
 def _change(targets: dict[str, Target], parts: tuple[Part, ...]) -> float:
@@ -167,10 +220,7 @@ def _urgent_reasons(pod: Pod, vpa: Vpa, targets: dict[str, Target], parts: tuple
             reasons.append(DueReason.REQUEST_MISSING)
         elif _outside(request, target.lower.get(part.resource), target.upper.get(part.resource)):
             reasons.append(DueReason.OUTSIDE_BOUNDS)
-    policy = vpa.spec.update_policy
-    threshold = (policy.evict_after_oom_seconds if policy else None) or settings.quick_oom_seconds
-    statuses = [pod.container_status(name) for name in targets]
-    if any(status is not None and _quick_oom(status, threshold) for status in statuses):
+    if any(_quick_oom(pod, name, vpa, settings) for name in targets):
         reasons.append(DueReason.QUICK_OOM)
     return tuple(dict.fromkeys(reasons))
 
@@ -179,9 +229,11 @@ def _outside(request: int, lower: int | None, upper: int | None) -> bool:
     return (lower is not None and request < lower) or (upper is not None and request > upper)
 
 
-def _quick_oom(status: ContainerStatus, threshold_seconds: float) -> bool:
+def _quick_oom(pod: Pod, container: str, vpa: Vpa, settings: Settings) -> bool:
     """True when the container's last end was an out-of-memory kill soon after its start."""
-    ended = status.state.terminated or status.last_state.terminated
+    policy, status = vpa.spec.update_policy, pod.container_status(container)
+    threshold_seconds = (policy.evict_after_oom_seconds if policy else None) or settings.quick_oom_seconds
+    ended = (status.state.terminated or status.last_state.terminated) if status else None
     if ended is None or ended.reason != "OOMKilled" or not ended.started_at or not ended.finished_at:
         return False
     return parse_time(ended.finished_at) - parse_time(ended.started_at) < threshold_seconds

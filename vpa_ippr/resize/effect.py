@@ -1,7 +1,8 @@
 """When two amounts are the same to the kernel: a resize between them would change nothing, so none is ever made.
 
-CPU shares start at 2 (1m and 2m are one), the CFS quota at 1 ms per 100 ms (all limits up to 10m are one): KEP-1287 and the kubelet's
-``MilliCPUToShares`` and ``MilliCPUToQuota``. memory.max is kept in pages.
+CPU shares go from 2 (1m and 2m are one) to 262144, the CFS quota begins at 1 ms per 100 ms (all limits up to 10m are one): KEP-1287 and
+the kubelet's ``MilliCPUToShares`` and ``MilliCPUToQuota``. The systemd driver rounds a pod's quota up to 10 ms of CPU time a second, and
+with recent runtimes a container's as well, so CPU limits count in steps of 10m. memory.max is kept in pages.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from vpa_ippr.api.resources import Amounts, ContainerResources, Resource
 
 MIN_CPU_REQUEST_MILLICORES = 2
-MIN_CPU_LIMIT_MILLICORES = 10
+MAX_CPU_REQUEST_MILLICORES = 256_000
+CPU_LIMIT_STEP_MILLICORES = 10
 PAGE_BYTES = 4096
 
 
@@ -25,17 +27,32 @@ def same_resource(one: ContainerResources, other: ContainerResources, resource: 
 
 def same_request(one: Amounts, other: Amounts, resource: Resource) -> bool:
     """True when the requests cannot be told apart."""
-    return _same(one.get(resource), other.get(resource), resource, MIN_CPU_REQUEST_MILLICORES)
+    first, second = one.get(resource), other.get(resource)
+    if first is None or second is None:
+        return first is second
+    if resource is Resource.CPU:
+        return _shares_of(first) == _shares_of(second)
+    return _pages(first) == _pages(second)
 
 
 def same_limit(one: Amounts, other: Amounts, resource: Resource) -> bool:
     """True when the limits cannot be told apart."""
-    return _same(one.get(resource), other.get(resource), resource, MIN_CPU_LIMIT_MILLICORES)
-
-
-def _same(one: int | None, other: int | None, resource: Resource, cpu_floor: int) -> bool:
-    if one is None or other is None:
-        return one is other
+    first, second = one.get(resource), other.get(resource)
+    if first is None or second is None:
+        return first is second
     if resource is Resource.CPU:
-        return max(one, cpu_floor) == max(other, cpu_floor)
-    return one // PAGE_BYTES == other // PAGE_BYTES
+        return _quota_steps(first) == _quota_steps(second)
+    return _pages(first) == _pages(second)
+
+
+def _shares_of(millicores: int) -> int:
+    """The CPU request that the kernel's shares stand for."""
+    return min(max(millicores, MIN_CPU_REQUEST_MILLICORES), MAX_CPU_REQUEST_MILLICORES)
+
+
+def _quota_steps(millicores: int) -> int:
+    return max(-(-millicores // CPU_LIMIT_STEP_MILLICORES), 1)
+
+
+def _pages(amount_bytes: int) -> int:
+    return amount_bytes // PAGE_BYTES

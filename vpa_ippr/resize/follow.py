@@ -98,7 +98,8 @@ def _with_memory_kept(pod: Pod, name: str, before: ContainerResources, rules: Ve
     limit = before.limits.memory_bytes
     if limit is None or (container is not None and container.restarts_on_resize_of(Resource.MEMORY)):
         return before
-    in_force = actual if actual is not None and rules.memory_limit_decrease else present
+    # A kubelet that does not look at the use of each container must not get a decrease by way of a status that is out of date.
+    in_force = actual if actual is not None and rules.memory_limit_decrease and rules.container_memory_check else present
     kept = in_force.limits.memory_bytes
     if kept is None or kept <= limit:
         return before

@@ -36,7 +36,7 @@ class Issuer:
         rivalled = self._concede(view, planned)
         if rivalled is not None:
             return rivalled
-        return self._issue(view, planned) if planned.changes else self._open(view, planned)
+        return self._issue(view, planned, proposal.rollout) if planned.changes else self._open(view, planned)
 
     def _concede(self, view: View, planned: Plan) -> PodOutcome | None:
         """Leave a container alone for a while that somebody else has resized after us, longer each time: no two writers in a loop.
@@ -55,9 +55,9 @@ class Issuer:
         self._writer.say(view.pod, EventReason.RESIZE_REFUSED, message)
         return view.outcome(OutcomeCode.REFUSED, reason, message)
 
-    def _issue(self, view: View, planned: Plan) -> PodOutcome:
+    def _issue(self, view: View, planned: Plan, rollout: str | None) -> PodOutcome:
         try:
-            changes = self._writer.resize(view.pod, view.ledger, planned.after, view.now)
+            changes = self._writer.resize(view.pod, view.ledger, planned.after, view.now, rollout=rollout)
         except ResizeRefusedError as error:
             return self._refused(view, planned, error)
         why = ", ".join((*planned.reasons, *planned.capped_by))

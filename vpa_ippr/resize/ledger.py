@@ -16,9 +16,9 @@ import msgspec
 from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
+from vpa_ippr.api.resources import Amounts, ContainerResources, Resource, ResourceRequirements
 from vpa_ippr.resize.settings import Settings
-from vpa_ippr.resize.state import InfeasibleCause
+from vpa_ippr.resize.state import InfeasibleCause, is_ready
 
 WHOLE_POD = "*"
 
@@ -58,6 +58,9 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     ``shrink`` names the MemoryShrink that it completes, ``stopped`` the pod's containers that were not running when it was issued, and
     ``nudge`` marks the follow-up of a resize that may have been lost (``stale_cgroup``). ``generation`` is the pod's when it was issued.
+
+    ``restarts`` is how often each container had been restarted, ``ready`` whether the pod was Ready. ``rollout`` is the key of the VPA's
+    rollout that the pod takes part in, ``rolled_at`` when it was last resized for it, and ``origin`` what its containers had before.
     """
 
     issued_at: float
@@ -68,6 +71,11 @@ class Record(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     stopped: list[str] = []
     nudge: bool = False
     generation: int = 0
+    restarts: dict[str, int] = {}
+    ready: bool = False
+    rollout: str = ""
+    rolled_at: float = 0.0
+    origin: dict[str, ResourceRequirements] = {}
 
 
 class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -118,6 +126,7 @@ def _require_readable(ledger: Ledger) -> None:
     record = ledger.last
     if record is not None:
         parse_stored(record.before)
+        parse_stored(record.origin)
         if not parse_stored(record.after) or record.before.keys() != record.after.keys():
             raise ValidationError("the last resize does not say what it changed")
 
@@ -168,8 +177,13 @@ def with_resize(
     reverting: bool = False,
     shrink: str = "",
     nudge: bool = False,
+    rollout: str | None = None,
 ) -> Ledger:
-    """The ledger once a resize to ``after`` (whole resources of each touched container) is about to be issued."""
+    """The ledger once a resize to ``after`` (whole resources of each touched container) is about to be issued.
+
+    ``rollout`` is the key of the rollout that it belongs to; None when it is beside any, which leaves the pod in the one that it takes part
+    in; empty when it takes the pod out.
+    """
     bases = dict(ledger.bases)
     for container, resources in after.items():
         original, expected, before = proportions(pod, ledger, container), to_requirements(resources), bases.get(container)
@@ -188,8 +202,35 @@ def with_resize(
         stopped=[status.name for status in pod.status.container_statuses if status.state.running is None],
         nudge=nudge,
         generation=pod.metadata.generation,
+        restarts={status.name: status.restart_count for status in [*pod.status.container_statuses, *pod.status.init_container_statuses]},
+        ready=is_ready(pod),
     )
-    return msgspec.structs.replace(ledger, last=record, bases=bases)
+    return msgspec.structs.replace(ledger, last=_in_rollout(record, ledger.last, rollout), bases=bases)
+
+
+def _in_rollout(record: Record, previous: Record | None, rollout: str | None) -> Record:
+    """The record as part of a rollout: a pod may be resized several times in one, and what it had at first is not to be forgotten."""
+    goes_on = previous is not None and bool(previous.rollout) and rollout in (None, previous.rollout)
+    if previous is None or not goes_on:
+        return msgspec.structs.replace(record, rollout=rollout, rolled_at=record.issued_at, origin=record.before) if rollout else record
+    origin = {**record.before, **previous.origin}
+    if rollout is None:  # what has grown beside the rollout is not taken back with it
+        after = parse_stored(record.after)
+        origin |= {name: to_requirements(_larger(known, after[name])) for name, known in parse_stored(origin).items() if name in after}
+    return msgspec.structs.replace(
+        record,
+        ready=record.ready or previous.ready,
+        rollout=previous.rollout,
+        rolled_at=record.issued_at if rollout else previous.rolled_at,
+        origin=origin,
+    )
+
+
+def _larger(one: ContainerResources, other: ContainerResources) -> ContainerResources:
+    sides = ((one.requests, other.requests), (one.limits, other.limits))
+    return ContainerResources(
+        *(Amounts(*(max((a for a in (x.get(r), y.get(r)) if a is not None), default=None) for r in Resource)) for x, y in sides)
+    )
 
 
 def _moves(pod: Pod, container: str, after: ContainerResources, resource: Resource) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.pod import POD_LEVEL, Container, Pod
 from vpa_ippr.api.quantity import format_bytes, format_bytes_binary, format_millicores
 from vpa_ippr.api.resources import Amounts, ContainerResources, Resource
 from vpa_ippr.resize.ports import Patch
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity: in millicores or bytes; ``old`` is None where there was none."""
+    """One quantity, of a container or at ``POD_LEVEL``: in millicores or bytes; ``old`` is None where there was none."""
 
     container: str
     kind: Kind
@@ -27,9 +27,8 @@ class Change:
 
     def __str__(self) -> str:
         word = "request" if self.kind == "requests" else "limit"
-        return (
-            f"{self.container} {self.resource} {word} {format_amount(self.resource, self.old)} -> {format_amount(self.resource, self.new)}"
-        )
+        whose = "pod" if self.container == POD_LEVEL else self.container
+        return f"{whose} {self.resource} {word} {format_amount(self.resource, self.old)} -> {format_amount(self.resource, self.new)}"
 
 
 def changes_to(pod: Pod, desired: Mapping[str, ContainerResources]) -> tuple[Change, ...]:
@@ -60,7 +59,7 @@ def patch_for(pod: Pod, changes: tuple[Change, ...]) -> Patch:
     for change in changes:
         resources = by_container.setdefault(change.container, {})
         resources.setdefault(change.kind, {})[change.resource.value] = format_amount(change.resource, change.new)
-    spec: dict[str, object] = {}
+    spec: dict[str, object] = {"resources": by_container[POD_LEVEL]} if POD_LEVEL in by_container else {}
     for field, containers in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers)):
         entries = [{"name": c.name, "resources": by_container[c.name]} for c in containers if c.name in by_container]
         if entries:
@@ -69,12 +68,18 @@ def patch_for(pod: Pod, changes: tuple[Change, ...]) -> Patch:
 
 
 def restarts(pod: Pod, changes: tuple[Change, ...]) -> bool:
-    """True when a change restarts its container: a changed request alone does it too (KEP-1287)."""
-    for change in changes:
+    """True when a change restarts a container: a changed request alone does it too (KEP-1287)."""
+    return any(container.restarts_on_resize_of(change.resource) for change in changes for container in _affected(pod, change))
+
+
+def _affected(pod: Pod, change: Change) -> Iterable[Container]:
+    """A pod's own limit is the limit of the containers that have none, and their resizePolicy decides what that does to them."""
+    if change.container != POD_LEVEL:
         container = pod.container(change.container)
-        if container is not None and container.restarts_on_resize_of(change.resource):
-            return True
-    return False
+        return [container] if container is not None else []
+    if change.kind == "requests":
+        return []
+    return [one for one in [*pod.spec.containers, *pod.spec.init_containers] if change.resource.value not in one.resources.limits]
 
 
 def describe(changes: tuple[Change, ...]) -> str:

@@ -7,22 +7,25 @@ from going up. The request and the limit of one resource of one container always
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from vpa_ippr.api.cluster import Node
-from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.pod import POD_LEVEL, Pod
 from vpa_ippr.api.resources import ContainerResources, Resource
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
 from vpa_ippr.resize.due import Due, Part
 from vpa_ippr.resize.ledger import History, Infeasible
 from vpa_ippr.resize.patch import Change, changes_to, patch_for, restarts
+from vpa_ippr.resize.pod_level import PodLevel
 from vpa_ippr.resize.ports import Patch
+from vpa_ippr.resize.prechecks import container_obstacle, node_obstacle, pod_obstacle
 from vpa_ippr.resize.qos import QosClass, desired_resources, pod_requests, qos_class
 from vpa_ippr.resize.reasons import DueReason, RefusalReason
-from vpa_ippr.resize.rules import VersionRules
+from vpa_ippr.resize.rules import VersionRules, rules_for_pod
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import InfeasibleCause
-from vpa_ippr.resize.targets import Target, targets_of, with_resource
+from vpa_ippr.resize.targets import Target, pod_level_of, targets_of, with_resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +87,72 @@ def plan(
     settings: Settings,
     limits: NamespaceLimits = UNLIMITED,
 ) -> Plan | Refused:
-    """How to carry out ``due``. An unknown ``node`` is not checked for capacity; ``limits`` are those of the pod's namespace.
+    """How to carry out ``due``; ``rules`` are the API server's. An unknown ``node`` is not checked for capacity.
+
+    ``limits`` are those of the pod's namespace. A pod's own resources go along under the name ``POD_LEVEL``.
 
     Raises:
         QuantityError: a quantity of the pod or of the VPA cannot be read.
+        ValidationError: the VPA's limit policy cannot be read.
     """
-    unfit = _unfit(pod)
+    own_rules = rules_for_pod(rules, node)
+    unfit = pod_obstacle(pod, node, own_rules, limits)
     if unfit is not None:
-        return unfit
+        return Refused(unfit.reason, unfit.message)
     targets = {target.container: target for target in targets_of(pod, vpa, history.ledger, limits)}
+    level = pod_level_of(pod, vpa, history.ledger, {name: target.shared for name, target in targets.items()})
+    case = _Case(pod, targets, level, node, own_rules)
     parts = [part for part in due.parts if part.container in targets]
-    withheld = [w for part in parts if (w := _forbidden(pod, targets[part.container], part, rules, history, settings))]
+    withheld = [w for part in parts if (w := _forbidden(case, part, history, settings))]
     parts = _without(parts, withheld)
-    oversized = _oversized(pod, targets, parts, node, history.ledger.infeasible)
-    withheld, parts = withheld + oversized, _without(parts, oversized)
+    for found in (_beyond_pod_limit, partial(_oversized, infeasible=history.ledger.infeasible)):
+        too_much = found(case, parts)
+        withheld, parts = withheld + too_much, _without(parts, too_much)
     if withheld and not parts:
         return Refused(withheld[0].reason, withheld[0].message)
-    return _assemble(pod, due, targets, parts, tuple(withheld))
+    return _assemble(case, due, parts, tuple(withheld))
 
 
-def _unfit(pod: Pod) -> Refused | None:
-    if pod.status.qos_class == QosClass.BEST_EFFORT:
-        return Refused(RefusalReason.BEST_EFFORT, "a BestEffort pod cannot be given requests or limits: its QoS class would change")
-    if pod.spec.resources is not None:
-        return Refused(RefusalReason.POD_LEVEL_RESOURCES, "the pod has pod-level resources, which are not resized")
-    return None
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What does not change while a plan is made; ``rules`` are those for this pod on its node."""
+
+    pod: Pod
+    targets: dict[str, Target]
+    level: PodLevel | None
+    node: Node | None
+    rules: VersionRules
+
+    def containers(self, parts: list[Part]) -> dict[str, ContainerResources]:
+        """Whole resources of each touched container, with only ``parts`` changed."""
+        return self.merged({name: target.desired for name, target in self.targets.items()}, parts)
+
+    def merged(self, wanted: dict[str, ContainerResources], parts: list[Part]) -> dict[str, ContainerResources]:
+        """Whole resources of each touched container, with only ``parts`` taken from ``wanted``."""
+        resources: dict[str, ContainerResources] = {}
+        for part in parts:
+            if part.container != POD_LEVEL:  # it goes along with the containers, see ``whole``
+                base = resources.get(part.container, self.targets[part.container].current)
+                resources[part.container] = with_resource(base, wanted[part.container], part.resource)
+        return resources
+
+    def whole(self, resources: dict[str, ContainerResources], parts: list[Part]) -> dict[str, ContainerResources]:
+        """``resources`` of containers, with the pod's own where it has any."""
+        if self.level is None:
+            return resources
+        return self.level.carried_along(resources, sorted({part.resource for part in parts}))
+
+    def growing(self, parts: list[Part], resource: Resource) -> list[Part]:
+        """The parts in which more of ``resource`` is wanted than there is."""
+        return [part for part in parts if part.resource is resource and self.targets[part.container].grows(resource)]
 
 
-def _assemble(pod: Pod, due: Due, targets: dict[str, Target], parts: list[Part], withheld: tuple[Withheld, ...]) -> Plan | Refused:
+def _assemble(case: _Case, due: Due, parts: list[Part], withheld: tuple[Withheld, ...]) -> Plan | Refused:
+    pod, targets = case.pod, case.targets
     later = [part for part in parts if _needs_shrink(pod, targets[part.container], part.resource)]
     now = _without_parts(parts, later)
-    everything = _keep_burstable(pod, _resources(targets, parts), parts)
-    immediate = _merge(pod, everything, now)
+    everything = _keep_burstable(pod, case.containers(parts), parts)
+    immediate = case.whole(case.merged(everything, now), now)
     if not _qos_kept(pod, immediate) or not _qos_kept(pod, everything):
         return Refused(RefusalReason.QOS_WOULD_CHANGE, f"the pod would no longer be {pod.status.qos_class or 'of its QoS class'}")
     changes = changes_to(pod, immediate)
@@ -142,25 +179,41 @@ def _shrink_need(pod: Pod, container: str, wanted: ContainerResources) -> Shrink
 
 
 def _needs_shrink(pod: Pod, target: Target, resource: Resource) -> bool:
-    if resource is not Resource.MEMORY or not target.lowers_limit(resource):
+    if resource is not Resource.MEMORY or target.container == POD_LEVEL or not target.lowers_limit(resource):
         return False
     container = pod.container(target.container)
     return container is not None and not container.restarts_on_resize_of(Resource.MEMORY)
 
 
-def _forbidden(pod: Pod, target: Target, part: Part, rules: VersionRules, history: History, settings: Settings) -> Withheld | None:
-    infeasible = history.ledger.infeasible
-    if infeasible is not None and _kind_is_infeasible(infeasible.cause, pod, part):
-        return Withheld(part, RefusalReason.KNOWN_INFEASIBLE, f"the node cannot resize {part.resource} in place: {infeasible.cause}")
-    if not _needs_shrink(pod, target, part.resource):
+def _forbidden(case: _Case, part: Part, history: History, settings: Settings) -> Withheld | None:
+    target, infeasible = case.targets[part.container], history.ledger.infeasible
+    obstacle = container_obstacle(case.pod, part.container, case.rules)
+    if obstacle is None and infeasible is not None:
+        obstacle = node_obstacle(case.pod, part.container, part.resource, infeasible.cause, case.rules)
+    if obstacle is not None:
+        return Withheld(part, obstacle.reason, obstacle.message)
+    if part.container == POD_LEVEL:
+        return _pod_memory_decrease(target, part)
+    return _too_small_or_forbidden(target, part, case.rules, settings) if _needs_shrink(case.pod, target, part.resource) else None
+
+
+def _pod_memory_decrease(target: Target, part: Part) -> Withheld | None:
+    """A limit that falls is left, and its request with it; one whose request rises nevertheless only does that."""
+    falls = part.resource is Resource.MEMORY and target.lowers_limit(part.resource)
+    if not falls or _amount(target.desired.requests.memory_bytes) > _amount(target.current.requests.memory_bytes):
         return None
+    text = "the pod's own memory limit is not lowered: nobody holds the use of all its containers below it"
+    return Withheld(part, RefusalReason.POD_LEVEL_MEMORY_DECREASE, text)
+
+
+def _too_small_or_forbidden(target: Target, part: Part, rules: VersionRules, settings: Settings) -> Withheld | None:
     if not rules.memory_limit_decrease:
         return Withheld(
             part,
             RefusalReason.VERSION_FORBIDS_DECREASE,
             f"Kubernetes 1.{rules.minor} lowers the memory limit of {part.container} only with resizePolicy RestartContainer",
         )
-    old, new = target.current.limits.memory_bytes or 0, target.desired.limits.memory_bytes or 0
+    old, new = _amount(target.current.limits.memory_bytes), _amount(target.desired.limits.memory_bytes)
     least = max(settings.min_shrink_bytes, int(old * settings.min_shrink))
     if old - new < least:
         return Withheld(
@@ -171,29 +224,32 @@ def _forbidden(pod: Pod, target: Target, part: Part, rules: VersionRules, histor
     return None
 
 
-def _kind_is_infeasible(cause: InfeasibleCause, pod: Pod, part: Part) -> bool:
-    container = pod.container(part.container)
-    match cause:
-        case InfeasibleCause.CPU_MANAGER:
-            return part.resource is Resource.CPU
-        case InfeasibleCause.MEMORY_MANAGER:
-            return part.resource is Resource.MEMORY
-        case InfeasibleCause.SWAP:
-            return part.resource is Resource.MEMORY and not (container and container.restarts_on_resize_of(Resource.MEMORY))
-        case _:
-            return False
+def _amount(amount: int | None) -> int:
+    return amount or 0
 
 
-def _oversized(pod: Pod, targets: dict[str, Target], parts: list[Part], node: Node | None, infeasible: Infeasible | None) -> list[Withheld]:
+def _beyond_pod_limit(case: _Case, parts: list[Part]) -> list[Withheld]:
+    """The growing parts of each resource of which the containers would request more than the pod's own limit, which stays."""
+    level, text = case.level, "the containers would request more than the pod's own limit, which the limit policy leaves as it is"
+    if level is None:
+        return []
+    after = case.whole(case.containers(parts), parts)
+    growing = [part for resource in Resource if level.exceeds(after, resource) for part in case.growing(parts, resource)]
+    return [Withheld(part, RefusalReason.POD_LEVEL_RESOURCES, text) for part in growing]
+
+
+def _oversized(case: _Case, parts: list[Part], infeasible: Infeasible | None) -> list[Withheld]:
     """The growing parts of each resource of which the pod would need more than its node has, or more than was infeasible before."""
-    total = pod_requests(pod, desired_resources(pod, _resources(targets, parts)))
+    node = case.node
+    total = pod_requests(case.pod, desired_resources(case.pod, case.whole(case.containers(parts), parts)))
     withheld: list[Withheld] = []
     for resource in Resource:
-        growing = [part for part in parts if part.resource is resource and targets[part.container].grows(resource)]
+        growing = case.growing(parts, resource)
         needed, available = total.get(resource) or 0, node.allocatable.get(resource) if node else None
         if available is not None and needed > available:
+            verdict = "the API server would refuse it" if case.rules.node_capacity_refused else "the kubelet would call it infeasible"
             text = f"the pod would request {needed} of {resource}, node {node.name if node else ''} has {available} allocatable"
-            withheld += [Withheld(part, RefusalReason.NODE_CAPACITY, text) for part in growing]
+            withheld += [Withheld(part, RefusalReason.NODE_CAPACITY, f"{text}: {verdict}") for part in growing]
         elif infeasible is not None and _as_large(infeasible, total.cpu_millicores or 0, total.memory_bytes or 0):
             text = f"a resize of this size was infeasible on the node ({infeasible.cause})"
             withheld += [Withheld(part, RefusalReason.KNOWN_INFEASIBLE, text) for part in growing]
@@ -210,28 +266,11 @@ def _as_large(infeasible: Infeasible, cpu_millicores: int, memory_bytes: int) ->
     return cpu_millicores > infeasible.cpu_millicores * _MATERIALLY_SMALLER and memory_bytes > infeasible.memory_bytes * _MATERIALLY_SMALLER
 
 
-def _resources(targets: dict[str, Target], parts: list[Part]) -> dict[str, ContainerResources]:
-    """Whole resources of each touched container, with only ``parts`` changed."""
-    resources: dict[str, ContainerResources] = {}
-    for part in parts:
-        target = targets[part.container]
-        resources[part.container] = with_resource(resources.get(part.container, target.current), target.desired, part.resource)
-    return resources
-
-
-def _merge(pod: Pod, resources: dict[str, ContainerResources], parts: list[Part]) -> dict[str, ContainerResources]:
-    merged: dict[str, ContainerResources] = {}
-    for part in parts:
-        base = merged.get(part.container, pod.desired(part.container))
-        merged[part.container] = with_resource(base, resources[part.container], part.resource)
-    return merged
-
-
 def _keep_burstable(pod: Pod, resources: dict[str, ContainerResources], parts: list[Part]) -> dict[str, ContainerResources]:
     """Keep a Burstable pod from turning Guaranteed by chance: one changing CPU request stays 1m below its limit."""
     if pod.status.qos_class != QosClass.BURSTABLE or qos_class(pod, desired_resources(pod, resources)) is not QosClass.GUARANTEED:
         return resources
-    for part in parts:
+    for part in (part for part in parts if part.container != POD_LEVEL):
         wanted = resources[part.container]
         limit = wanted.limits.cpu_millicores
         if part.resource is Resource.CPU and limit is not None and limit > 1:

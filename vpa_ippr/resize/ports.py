@@ -6,10 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef
+from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
-from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.meta import Condition, ObjectKey
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.quota import ResourceQuota
 from vpa_ippr.api.shrink import Intent, MemoryShrink
+from vpa_ippr.api.signals import Signals
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.ownership import FindWorkload
 
@@ -56,6 +60,18 @@ class UpdaterPort(Protocol):
         """All LimitRanges; the updater's role needs the right to list ``limitranges``."""
         ...
 
+    def list_quotas(self) -> list[ResourceQuota]:
+        """All ResourceQuotas; the updater's role needs the right to list ``resourcequotas``."""
+        ...
+
+    def list_pdbs(self) -> list[PodDisruptionBudget]:
+        """All PodDisruptionBudgets; the updater's role needs the right to list ``poddisruptionbudgets`` of the group ``policy``."""
+        ...
+
+    def list_hpas(self) -> list[HorizontalPodAutoscaler]:
+        """All HorizontalPodAutoscalers; the updater's role needs the right to list ``horizontalpodautoscalers`` of ``autoscaling``."""
+        ...
+
     def list_shrinks(self) -> list[MemoryShrink]:
         """All MemoryShrinks."""
         ...
@@ -77,8 +93,31 @@ class UpdaterPort(Protocol):
         """Strategic-merge patch of the pod's ``resize`` subresource; 409 when ``metadata.resourceVersion`` in it is outdated."""
         ...
 
+    def dry_run_resize(self, key: ObjectKey, patch: Patch) -> Pod:
+        """The same request with ``dryRun=All``: admitted and validated, the quota included, but not stored; the kubelet is not asked."""
+        ...
+
     def annotate_pod(self, key: ObjectKey, patch: Patch) -> Pod:
         """Merge patch of the pod's ``metadata``; 409 when ``metadata.resourceVersion`` in it is outdated."""
+        ...
+
+    def evict_pod(self, key: ObjectKey, uid: str) -> None:
+        """Evict the pod of that UID; 429 when a PodDisruptionBudget forbids it, 409 when another pod has its name now.
+
+        The updater's role needs the right to create ``pods/eviction``.
+        """
+        ...
+
+    def admission_renewed_at(self) -> float | None:
+        """When an admission controller that applies recommendations to new pods has renewed its lease last; None when there is none."""
+        ...
+
+    def annotate_vpa(self, key: ObjectKey, annotations: Mapping[str, str]) -> None:
+        """Set these annotations and leave all others; nothing happens when the VPA is gone."""
+        ...
+
+    def put_vpa_condition(self, vpa: Vpa, condition: Condition) -> None:
+        """Set one condition of the VPA's status; 422 or 409 when the VPA has changed since it was read."""
         ...
 
     def create_shrink(self, shrink: MemoryShrink) -> None:
@@ -93,8 +132,32 @@ class UpdaterPort(Protocol):
         """Delete a MemoryShrink; nothing happens when it is gone."""
         ...
 
-    def record_event(self, about: ObjectRef, event_type: EventType, reason: str, message: str) -> None:
+    def record_event(self, about: ObjectRef | Vpa, event_type: EventType, reason: str, message: str) -> None:
         """Record an event; failures are the implementation's to log, never raised."""
+        ...
+
+
+class GuardSource(Protocol):
+    """Evaluates the PromQL guards that users set on their rollouts."""
+
+    def evaluate(self, query: str) -> float | None:
+        """The largest value of the query's answer at this moment; None when the answer is empty.
+
+        Raises:
+            SourceError: it could not be evaluated.
+        """
+        ...
+
+
+class SignalSource(Protocol):
+    """Tells what containers go through."""
+
+    def signals(self, pod: ObjectKey, at: float, window_seconds: float) -> Mapping[str, Signals]:
+        """By container, over the ``window_seconds`` before ``at``; what is not measured is None.
+
+        Raises:
+            SourceError: it could not be read.
+        """
         ...
 
 

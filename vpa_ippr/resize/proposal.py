@@ -13,11 +13,12 @@ from vpa_ippr.resize.view import View
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What is to be done with the pod of ``view``; ``plan`` is not empty."""
+    """What is to be done with the pod of ``view``; ``plan`` is not empty. ``rollout``: the key of the rollout that it is part of."""
 
     view: View
     vpa: Vpa
     plan: Plan
+    rollout: str | None = None
 
     @property
     def wanted(self) -> Mapping[str, ContainerResources]:

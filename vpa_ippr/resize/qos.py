@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
-from vpa_ippr.api.pod import Container, Pod
+from vpa_ippr.api.pod import POD_LEVEL, Container, Pod
 from vpa_ippr.api.resources import Amounts, ContainerResources, Resource
 
 Lookup = Callable[[Container], ContainerResources]
@@ -19,18 +19,19 @@ class QosClass(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-def desired_resources(pod: Pod, changed: dict[str, ContainerResources]) -> Lookup:
-    """A lookup of each container's resources in the spec, with those in ``changed`` replaced."""
+def desired_resources(pod: Pod, changed: Mapping[str, ContainerResources]) -> Lookup:
+    """A lookup of the resources in the spec, of each container and at ``POD_LEVEL``, with those in ``changed`` replaced."""
 
     def lookup(container: Container) -> ContainerResources:
-        return changed.get(container.name) or container.resources.parse(f"pod {pod.key} container {container.name}")
+        return changed.get(container.name) or pod.desired(container.name)
 
     return lookup
 
 
 def qos_class(pod: Pod, lookup: Lookup) -> QosClass:
-    """``GetPodQOS``: over all containers and init containers; zero counts as not set."""
-    resources = [lookup(container) for container in [*pod.spec.containers, *pod.spec.init_containers]]
+    """``ComputePodQOS``: over the pod's own resources where it has any, else all containers and init containers; zero is not set."""
+    own = pod.container(POD_LEVEL)
+    resources = [lookup(holder) for holder in ([own] if own else [*pod.spec.containers, *pod.spec.init_containers])]
     if not any(_stated(r.requests) or _stated(r.limits) for r in resources):
         return QosClass.BEST_EFFORT
     if all(_guaranteed(r) for r in resources):
@@ -39,13 +40,20 @@ def qos_class(pod: Pod, lookup: Lookup) -> QosClass:
 
 
 def pod_requests(pod: Pod, lookup: Lookup) -> Amounts:
-    """``PodRequests`` without overhead: containers and sidecars add up; an init container counts when it alone needs more."""
+    """``PodRequests`` without overhead: the pod's own requests where it has any, else what its containers request together."""
+    together, own = container_requests(pod, lookup), pod.container(POD_LEVEL)
+    requests = lookup(own).requests if own else Amounts()
+    return Amounts(*(together.get(r) if (amount := requests.get(r)) is None else amount for r in Resource))
+
+
+def container_requests(pod: Pod, lookup: Lookup) -> Amounts:
+    """Containers and sidecars add up; an init container counts when it alone needs more (KEP-753)."""
     requests = [lookup(container).requests for container in pod.spec.containers]
     sidecars: list[Amounts] = []
     peaks: list[Amounts] = []
     for container in pod.spec.init_containers:
         own = lookup(container).requests
-        if container.restart_policy == "Always":
+        if container.is_sidecar:
             sidecars.append(own)
             peaks.append(_sum(sidecars))
         else:

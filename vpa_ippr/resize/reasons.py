@@ -14,6 +14,7 @@ class DueReason(StrEnum):
     CPU_SHORTAGE = "CpuShortage"
     SIGNIFICANT_CHANGE = "SignificantChange"
     STALE_POD_CGROUP = "StalePodCgroup"
+    BOOST_OVER = "StartupBoostOver"
 
 
 class NotDueReason(StrEnum):
@@ -32,18 +33,32 @@ class NotDueReason(StrEnum):
     HOLD_OFF = "HoldOff"
     LEARNED_FLOOR = "LearnedFloor"
     SHRINK_ACTIVE = "ShrinkActive"
+    PAUSED = "Paused"
+    OUTSIDE_WINDOW = "OutsideWindow"
+    HPA = "HorizontalPodAutoscaler"
+    BOOSTED = "StartupBoost"
+    NO_VPA = "NoVpa"
 
 
 class RefusalReason(StrEnum):
     """Why a resize that is due is not done: our own rules first, then what the API server answers."""
 
     BEST_EFFORT = "BestEffortPod"
+    STATIC_POD = "StaticPod"
+    WINDOWS = "WindowsPod"
+    RESOURCE_CLAIMS = "ResourceClaims"
     POD_LEVEL_RESOURCES = "PodLevelResources"
+    POD_LEVEL_MEMORY_DECREASE = "PodLevelMemoryDecrease"
     QOS_WOULD_CHANGE = "QosWouldChange"
     VERSION_FORBIDS_DECREASE = "VersionForbidsDecrease"
+    VERSION_FORBIDS_LIMIT = "VersionForbidsLimit"
+    VERSION_FORBIDS_CONTAINER = "VersionForbidsContainer"
     SHRINK_TOO_SMALL = "ShrinkTooSmall"
     NODE_CAPACITY = "NodeCapacity"
     KNOWN_INFEASIBLE = "KnownInfeasible"
+    STATIC_CPU_MANAGER = "StaticCpuManager"
+    STATIC_MEMORY_MANAGER = "StaticMemoryManager"
+    SWAP = "Swap"
     DISRUPTION_BUDGET = "DisruptionBudget"
     FOREIGN_WRITER = "ForeignWriter"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -51,7 +66,37 @@ class RefusalReason(StrEnum):
     NODE_UNSUPPORTED = "NodeUnsupported"
     PERMISSION_DENIED = "PermissionDenied"
     ADMISSION_DENIED = "AdmissionDenied"
+    SEVERAL_BUDGETS = "SeveralDisruptionBudgets"
     INVALID = "InvalidResize"
+    CANARY = "WaitsForCanary"
+    RATE = "RateLimited"
+    DEGRADED = "Degraded"
+    GUARD = "GuardUnknown"
+    QUOTA_WOULD_EXCEED = "QuotaWouldExceed"
+    NODE_FULL = "NodeFull"
+    UNREADABLE = "UnreadablePod"
+
+
+class KeepReason(StrEnum):
+    """Why a pod that could be evicted for a change is kept."""
+
+    MODE_FORBIDS = "ModeForbidsEviction"
+    IN_PLACE = "DoneInPlace"
+    ONLY_IN_PLACE = "WorthItOnlyInPlace"
+    NOT_HELPED = "EvictionWouldNotHelp"
+    NO_CONTROLLER = "NoController"
+    STATIC_POD = "StaticPod"
+    POD_DELETING = "PodDeleting"
+    POD_ENDED = "PodEnded"
+    PAUSED = "Paused"
+    OUTSIDE_WINDOW = "OutsideWindow"
+    BOOSTED = "StartupBoost"
+    NO_ADMISSION = "NoAdmission"
+    REQUIREMENTS = "EvictionRequirements"
+    TOO_FEW_REPLICAS = "TooFewReplicas"
+    NO_NODE = "NoNodeLargeEnough"
+    DISRUPTION_BUDGET = "DisruptionBudget"
+    RATE = "RateLimited"
 
 
 class OutcomeCode(StrEnum):
@@ -66,6 +111,7 @@ class OutcomeCode(StrEnum):
     IN_PROGRESS = "ResizeInProgress"
     FAILING = "ResizeFailing"
     FOREIGN = "ForeignResize"
+    EVICTED = "PodEvicted"
     REVERTED = "ResizeReverted"
     CANNOT_REVERT = "CannotRevert"
     SHRINK_OPENED = "ShrinkOpened"
@@ -89,6 +135,7 @@ class RevertReason(StrEnum):
     INFEASIBLE = "Infeasible"
     KUBELET_ERROR = "KubeletError"
     STUCK = "InProgressTooLong"
+    DEGRADED = "RolloutDegraded"
 
 
 class AbortReason(StrEnum):
@@ -99,19 +146,40 @@ class AbortReason(StrEnum):
     NOT_MANAGED = "NotManaged"
     POD_GONE = "PodGone"
     RESIZE_FAILED = "ResizeFailed"
+    PAUSED = "Paused"
+    OUTSIDE_WINDOW = "OutsideWindow"
     AGENT_SILENT = "AgentSilent"
+    DEGRADED = "RolloutDegraded"
+
+
+class HarmReason(StrEnum):
+    """What a resize of ours has done to a pod."""
+
+    OUT_OF_MEMORY = "OutOfMemory"
+    RESTARTED = "ContainerRestarted"
+    NOT_READY = "NotReady"
+    CPU_THROTTLED = "CpuThrottled"
+    CPU_PRESSURE = "CpuPressure"
+    MEMORY_PRESSURE = "MemoryPressure"
+    GUARD = "GuardFired"
 
 
 class EventReason(StrEnum):
-    """Reasons of the events that the updater records on pods."""
+    """Reasons of the events that the updater records on pods and VPAs."""
 
     RESIZE_ISSUED = "ResizeIssued"
     RESIZE_COMPLETED = "ResizeCompleted"
     RESIZE_DEFERRED = "ResizeDeferred"
     RESIZE_REVERTED = "ResizeReverted"
     RESIZE_REFUSED = "ResizeRefused"
+    POD_EVICTED = "PodEvicted"
+    EVICTION_WAITS = "EvictionWaits"
     SHRINK_OPENED = "ShrinkOpened"
     SHRINK_COMMITTED = "ShrinkCommitted"
     SHRINK_REFUSED = "ShrinkRefused"
     SHRINK_REVERTED = "ShrinkReverted"
     SHRINK_ABORTED = "ShrinkAborted"
+    ROLLOUT_BEGUN = "RolloutBegun"
+    ROLLOUT_PROVEN = "RolloutProven"
+    ROLLOUT_DEGRADED = "RolloutDegraded"
+    ROLLOUT_RECOVERED = "RolloutRecovered"

@@ -1,4 +1,4 @@
-"""What an error of the Kubernetes API means for a resize: try again, read again, or leave it for a while."""
+"""What an error of the Kubernetes API means for a resize or an eviction: try again, read again, or leave it for a while."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Refusal:
     reason: RefusalReason | None = None
 
 
+_ANSWERS = {409: Answer.READ_AGAIN, 404: Answer.GONE}
 _FORBIDDEN_TEXTS = (
     ("exceeded quota", RefusalReason.QUOTA_EXCEEDED),
     ("failed quota", RefusalReason.QUOTA_EXCEEDED),
@@ -38,6 +39,7 @@ _FORBIDDEN_TEXTS = (
     ("not available on node", RefusalReason.NODE_UNSUPPORTED),
     ("only supported on linux nodes", RefusalReason.NODE_UNSUPPORTED),
     ("cannot patch resource", RefusalReason.PERMISSION_DENIED),
+    ("cannot create resource", RefusalReason.PERMISSION_DENIED),
 )
 _INVALID_TEXTS = (
     ("qos class may not change", RefusalReason.QOS_WOULD_CHANGE),
@@ -48,23 +50,31 @@ _INVALID_TEXTS = (
 
 
 def classify(error: ClusterError) -> Refusal:
-    """The meaning of ``error``: 409, 404, 403 and 422 are told apart; everything else is worth another try next cycle."""
+    """The meaning of ``error`` of a resize or an eviction; what is not told apart is worth another try next cycle."""
     message = str(error)
     if not isinstance(error, ApiRefusal):
         return Refusal(Answer.TRY_AGAIN, message)
+    if error.status in _ANSWERS:
+        return Refusal(_ANSWERS[error.status], message)
+    reason = _refused_because(error, message)
+    return Refusal(Answer.REFUSED if reason else Answer.TRY_AGAIN, message, reason)
+
+
+def _refused_because(error: ApiRefusal, message: str) -> RefusalReason | None:
+    causes = {cause.reason for cause in error.causes}
     match error.status:
-        case 409:
-            return Refusal(Answer.READ_AGAIN, message)
-        case 404:
-            return Refusal(Answer.GONE, message)
+        case 403 if "NodeCapacity" in causes:
+            return RefusalReason.NODE_CAPACITY
         case 403:
-            if any(cause.reason == "NodeCapacity" for cause in error.causes):
-                return Refusal(Answer.REFUSED, message, RefusalReason.NODE_CAPACITY)
-            return Refusal(Answer.REFUSED, message, _by_text(message, _FORBIDDEN_TEXTS, RefusalReason.ADMISSION_DENIED))
+            return _by_text(message, _FORBIDDEN_TEXTS, RefusalReason.ADMISSION_DENIED)
         case 400 | 422:
-            return Refusal(Answer.REFUSED, message, _by_text(message, _INVALID_TEXTS, RefusalReason.INVALID))
+            return _by_text(message, _INVALID_TEXTS, RefusalReason.INVALID)
+        case 429 if "DisruptionBudget" in causes:  # of an eviction: not that the server is busy
+            return RefusalReason.DISRUPTION_BUDGET
+        case 500 if "more than one poddisruptionbudget" in message.lower():  # of an eviction: so until one of them is removed
+            return RefusalReason.SEVERAL_BUDGETS
         case _:
-            return Refusal(Answer.TRY_AGAIN, message)
+            return None
 
 
 def _by_text(message: str, table: tuple[tuple[str, RefusalReason], ...], default: RefusalReason) -> RefusalReason:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.shrink import Intent, MemoryShrink
 from vpa_ippr.resize.ledger import Scope, read_ledger, with_hold_off
@@ -10,6 +12,7 @@ from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.reasons import AbortReason, EventReason, OutcomeCode
 from vpa_ippr.resize.refusal import classify
 from vpa_ippr.resize.result import PodOutcome
+from vpa_ippr.resize.rollout_state import read_rollout
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.shrinks import Abort, Commit, Discard, ShrinkStep, event_for, finished_at, is_overdue, next_step, raised_back, settled
 from vpa_ippr.resize.view import View, look
@@ -73,7 +76,7 @@ class ShrinkTurn:
 
     def _next_step(self, view: View, shrink: MemoryShrink) -> ShrinkStep:
         desired = view.desired(shrink.spec.container.name)
-        return next_step(shrink, view.pod, view.state, desired, view.now, self._settings)
+        return next_step(shrink, view.pod, view.state, desired, view.now, self._settings, halted=view.halted)
 
     def _discard(self, view: View, shrink: MemoryShrink) -> PodOutcome:
         container, reason = shrink.spec.container.name, AbortReason.AGENT_SILENT
@@ -90,12 +93,16 @@ class ShrinkTurn:
         if fresh_pod is None or fresh_pod.metadata.uid != listed.pod.metadata.uid or fresh_shrink is None:
             return listed.outcome(OutcomeCode.GONE, message=f"pod or memoryshrink {name} is gone")
         shrinks = [fresh_shrink if s.metadata.uid == shrink.metadata.uid else s for s in listed.shrinks]
-        view = look(fresh_pod, listed.vpa, listed.group, listed.node, shrinks, listed.now, self._settings, listed.namespace_limits)
+        fresh = look(fresh_pod, listed.vpa, listed.group, listed.node, shrinks, listed.now, self._settings, listed.namespace_limits)
+        view = replace(fresh, known_circumstances=listed.known_circumstances)
         step = self._next_step(view, fresh_shrink)
         if fresh_shrink.status.phase.is_terminal or not isinstance(step, Commit):
             return view.outcome(OutcomeCode.SHRINK_ACTIVE, fresh_shrink.status.phase, f"memoryshrink {name} changed meanwhile")
         try:
-            changes = self._writer.resize(view.pod, view.ledger, {step.container: step.after}, view.now, shrink=name)
+            rollout = read_rollout(view.vpa).key if view.vpa else None
+            changes = self._writer.resize(
+                view.pod, view.ledger, {step.container: step.after}, view.now, shrink=name, rollout=rollout or None
+            )
         except ResizeRefusedError as error:
             return self._commit_refused(view, fresh_shrink, error)
         self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{describe(changes)} (memoryshrink {name})")
@@ -110,6 +117,12 @@ class ShrinkTurn:
         self._writer.remember(error.pod, ledger)
         self._writer.say(view.pod, EventReason.RESIZE_REFUSED, refusal.message)
         return view.outcome(OutcomeCode.REFUSED, reason, refusal.message)
+
+    def abort_all(self, view: View, reason: AbortReason) -> None:
+        """Call off all shrinks of the pod that are under way."""
+        for shrink in view.active:
+            if shrink.spec.intent is not Intent.ABORT:
+                self._writer.abort_shrink(shrink, reason, view.pod)
 
     def abort_for(self, view: View, name: str) -> None:
         """Call off the shrink of that name because its resize came to nothing."""

@@ -104,9 +104,18 @@ def previous_resources(shrink: MemoryShrink) -> ContainerResources | None:
 
 
 def next_step(
-    shrink: MemoryShrink, pod: Pod, state: ResizeState, desired: ContainerResources | None, now: float, settings: Settings
+    shrink: MemoryShrink,
+    pod: Pod,
+    state: ResizeState,
+    desired: ContainerResources | None,
+    now: float,
+    settings: Settings,
+    *,
+    halted: AbortReason | None = None,
 ) -> ShrinkStep:
     """What to do about an unfinished shrink; ``desired`` is what the VPA now wants for the container, None when it wants nothing.
+
+    ``halted``: why no shrink is to be carried on now, if so; one whose limit is patched already is past that.
 
     Raises:
         QuantityError, ValidationError: the pod or a time of the shrink cannot be read.
@@ -122,14 +131,21 @@ def next_step(
     current = pod.desired(container)
     if current.limits.memory_bytes == target:
         return Keep()  # patched already; the agent will see it in the cgroup
-    if current.limits.memory_bytes != previous.limits.memory_bytes:
-        return Abort(AbortReason.LIMIT_CHANGED)
-    limit = desired.limits.memory_bytes
-    if limit is None or limit > target * (1 + settings.min_change):
-        return Abort(AbortReason.NOT_WANTED)
+    reason = halted or _overtaken(current, previous, desired, target * (1 + settings.min_change))
+    if reason is not None:
+        return Abort(reason)
     if not isinstance(state, Idle) or not _is_held(shrink, pod, now, settings):
         return Keep()
     return Commit(container, _committed(current, desired, target))
+
+
+def _overtaken(
+    current: ContainerResources, previous: ContainerResources, desired: ContainerResources, highest_bytes: float
+) -> AbortReason | None:
+    if current.limits.memory_bytes != previous.limits.memory_bytes:
+        return AbortReason.LIMIT_CHANGED
+    limit = desired.limits.memory_bytes
+    return AbortReason.NOT_WANTED if limit is None or limit > highest_bytes else None
 
 
 def _committed(current: ContainerResources, desired: ContainerResources, target_bytes: int) -> ContainerResources:

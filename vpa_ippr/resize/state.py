@@ -3,6 +3,7 @@
 Conditions are the contract (KEP-1287): ``PodResizePending`` means desired != allocated, ``PodResizeInProgress`` means allocated !=
 actuated, neither means done or never asked. ``status.resources`` differing from the spec proves nothing by itself, except where the
 kubelet reports no ``observedGeneration`` (1.33, also behind a newer API server): there it is the only sign that it has not seen the spec.
+A 1.32 kubelet has no conditions, but the string ``status.resize``; newer ones do not set it, and report generations or conditions.
 """
 
 from __future__ import annotations
@@ -96,6 +97,14 @@ class Unsupported:
 
 ResizeState = Idle | Pending | InProgress | Failed | Unsupported
 
+# The API server writes Proposed (KEP-1287, up to 1.32); no string tells why, nor since when.
+_RESIZE_STRINGS: dict[str, ResizeState] = {
+    "Proposed": InProgress(),
+    "InProgress": InProgress(),
+    "Deferred": Pending(PendingReason.DEFERRED, "the kubelet has deferred the resize"),
+    "Infeasible": Pending(PendingReason.INFEASIBLE, "the kubelet calls the resize infeasible"),
+}
+
 
 def resize_state(pod: Pod) -> ResizeState:
     """The state of the pod's resize. Raises QuantityError only where the kubelet reports no observedGeneration."""
@@ -112,8 +121,8 @@ def resize_state(pod: Pod) -> ResizeState:
     progress = find_condition(pod.status.conditions, POD_RESIZE_IN_PROGRESS)
     if progress is not None:
         return _progress(progress)
-    if observed == 0 and not in_force(pod):
-        return InProgress()
+    if observed == 0:
+        return _RESIZE_STRINGS.get(pod.status.resize) or (Idle() if in_force(pod) else InProgress())
     return Idle()
 
 

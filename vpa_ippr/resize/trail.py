@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vpa_ippr.api.errors import VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.vpa import Vpa
-from vpa_ippr.resize.arranging import arrange
-from vpa_ippr.resize.consider import consider
+from vpa_ippr.resize.arranging import Budgets, Watch, arrange
+from vpa_ippr.resize.consider import EvictionCandidate, consider
 from vpa_ippr.resize.due import NotDue
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow
 from vpa_ippr.resize.patch import describe
@@ -49,7 +49,7 @@ def trails(world: World, wanted: Callable[[Pod], bool], rules: VersionRules, set
     """The trails of the wanted pods; all others are looked at too, for they share nodes, quotas and budgets."""
     looked = [_look(world, pod, vpa, rules, settings, now) for pod, vpa in world.ours()]
     found = [trail for trail, _ in looked if wanted(trail.pod)]
-    steps = _arranged((proposal for _, proposal in looked if proposal is not None), settings)
+    steps = _arranged(world, [proposal for _, proposal in looked if proposal is not None], settings, now)
     return [replace(trail, next_step=steps.get(trail.pod.key, trail.next_step)) for trail in found]
 
 
@@ -88,6 +88,8 @@ def _considered(view: View, rules: VersionRules, settings: Settings) -> NextStep
     match consider(view, rules, settings):
         case Proposal() as proposal:
             return proposal
+        case EvictionCandidate() as candidate:
+            return _hindered(candidate)
         case NotDue() as no:
             return NextStep(OutcomeCode.NOT_DUE, no.reason, no.message)
         case Refused() as no:
@@ -97,8 +99,16 @@ def _considered(view: View, rules: VersionRules, settings: Settings) -> NextStep
     return NextStep(OutcomeCode.NOT_DUE, NotDueReason.NO_VPA, "no VerticalPodAutoscaler is about this pod")
 
 
-def _arranged(proposals: Iterable[Proposal], settings: Settings) -> dict[ObjectKey, NextStep]:
-    arrangement = arrange(list(proposals), settings)
+def _hindered(candidate: EvictionCandidate) -> NextStep:
+    hindrance = candidate.occasion.hindrance
+    if hindrance is None:
+        return NextStep(OutcomeCode.EVICTED, "", f"mode {candidate.vpa.update_mode} has it evicted as soon as its budget allows")
+    message = f"{hindrance.message}; evicted instead where that helps and its budget allows".lstrip("; ")
+    return NextStep(OutcomeCode.REFUSED, hindrance.reason, message)
+
+
+def _arranged(world: World, proposals: Sequence[Proposal], settings: Settings, now: float) -> dict[ObjectKey, NextStep]:
+    arrangement = arrange(world, proposals, Budgets(world, settings), Watch(), None, now, settings)
     held = {one.proposal.view.pod.key: NextStep(OutcomeCode.REFUSED, one.reason, one.message) for one in arrangement.held}
     return held | {proposal.view.pod.key: _issued(proposal) for proposal in arrangement.go}
 

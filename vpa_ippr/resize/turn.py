@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from vpa_ippr.resize.consider import consider
+from vpa_ippr.resize.boost import Unboost, boost_step
+from vpa_ippr.resize.consider import EvictionCandidate, consider, or_evict
 from vpa_ippr.resize.due import NotDue
+from vpa_ippr.resize.eviction import Keep
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
 from vpa_ippr.resize.issuing import Issuer, with_infeasible
 from vpa_ippr.resize.ledger import WHOLE_POD, Ledger, Record, Scope, parse_stored, spec_is, with_hold_off
@@ -11,16 +13,20 @@ from vpa_ippr.resize.patch import changes_between, describe
 from vpa_ippr.resize.plan import Refused
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
-from vpa_ippr.resize.reasons import DueReason, EventReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import AbortReason, DueReason, EventReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.refusal import classify
 from vpa_ippr.resize.result import PodOutcome
-from vpa_ippr.resize.rules import VersionRules
+from vpa_ippr.resize.rollback import rollback_target
+from vpa_ippr.resize.rules import VersionRules, rules_for_pod
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.shrink_turn import ShrinkTurn
 from vpa_ippr.resize.stale_cgroup import nudge
 from vpa_ippr.resize.state import Idle, Unsupported, classify_infeasible, is_ready
 from vpa_ippr.resize.view import View
 from vpa_ippr.resize.writer import ResizeRefusedError, Writer
+
+Turn = PodOutcome | Proposal | EvictionCandidate
+"""What was done about a pod, or what is to be done once all pods have been looked at."""
 
 
 class PodTurn:
@@ -41,7 +47,7 @@ class PodTurn:
         self._completed = {uid: at for uid, at in self._completed.items() if uid in pod_uids}
         self._writer.forget_pods_but(pod_uids)
 
-    def take(self, view: View) -> PodOutcome | Proposal | None:
+    def take(self, view: View) -> Turn | None:
         """Do the one thing that comes next for this pod, or propose it; None when it is none of our business.
 
         Raises:
@@ -49,16 +55,16 @@ class PodTurn:
         """
         try:
             called_off = self.shrinks.call_off(view)
-            outcome = self.shrinks.settle(view) or self.shrinks.advance(view) or self._follow(view) or self._consider(view)
-        except ResizeRefusedError as error:  # of a revert: it is tried again next cycle
-            refusal = classify(error.cause)
-            self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, f"revert {refusal.reason}", refusal.message)
-            return view.outcome(OutcomeCode.REFUSED, refusal.reason or "", refusal.message)
-        if called_off is None or isinstance(outcome, Proposal):
+            outcome = (
+                self.shrinks.settle(view) or self.shrinks.advance(view) or self._follow(view) or self._unboost(view) or self._consider(view)
+            )
+        except ResizeRefusedError as error:
+            return self._revert_refused(view, error)
+        if called_off is None or isinstance(outcome, Proposal | EvictionCandidate):
             return outcome
         return called_off if outcome is None or outcome.code is OutcomeCode.NOT_DUE else outcome
 
-    def _follow(self, view: View) -> PodOutcome | None:
+    def _follow(self, view: View) -> PodOutcome | EvictionCandidate | None:
         match follow(view.pod, view.state, view.ledger, view.now, self._settings):
             case Wait(code, message):
                 if code is not OutcomeCode.FOREIGN:
@@ -66,15 +72,16 @@ class PodTurn:
                 if code is OutcomeCode.DEFERRED:
                     self._writer.say_once(view.pod, EventReason.RESIZE_DEFERRED, str(view.pod.metadata.generation), message)
                 return view.outcome(code, message=message)
-            case Revert(reason, message):
-                return self._revert(view, reason, message)
+            case Revert() as revert:
+                found = or_evict(view, revert)
+                return found if isinstance(found, EvictionCandidate) else self._revert(view, revert.reason, revert.message)
             case ResumeRevert():
                 return self._resume_revert(view)
         return self._nudge(view) or self._announce_completion(view)
 
     def _nudge(self, view: View) -> PodOutcome | None:
         """Follow up a raise that may not have reached the pod's cgroup."""
-        after = nudge(view.pod, view.state, view.ledger.last) if self._rules.stale_pod_cgroup else None
+        after = nudge(view.pod, view.state, view.ledger.last) if rules_for_pod(self._rules, view.node).stale_pod_cgroup else None
         if after is None:
             return None
         changes = describe(self._writer.resize(view.pod, view.ledger, after, view.now, nudge=True))
@@ -85,7 +92,7 @@ class PodTurn:
     def _revert(self, view: View, reason: RevertReason, message: str) -> PodOutcome:
         record = view.ledger.last
         assert record is not None  # only our own resizes are reverted
-        target = revert_target(view.pod, record.before, self._rules)
+        target = revert_target(view.pod, record.before, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT, reason, message)
         if record.shrink:
@@ -97,7 +104,7 @@ class PodTurn:
     def _resume_revert(self, view: View) -> PodOutcome:
         record = view.ledger.last
         assert record is not None  # a revert was begun
-        target = revert_target(view.pod, record.after, self._rules)
+        target = revert_target(view.pod, record.after, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT)
         changes = self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True)
@@ -128,18 +135,81 @@ class PodTurn:
         self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"{changes} after {view.now - record.issued_at:.0f} s")
         return view.outcome(OutcomeCode.COMPLETED)
 
-    def _consider(self, view: View) -> PodOutcome | Proposal | None:
+    def _unboost(self, view: View) -> PodOutcome | None:
+        """End the startup boost of a pod that has had it: first the resize, then the annotations that told of the boost."""
+        if view.vpa is None or view.circumstances.paused or isinstance(view.state, Unsupported):
+            return None
+        boost = boost_step(view.pod, view.vpa, view.now, view.ledger, view.limits, view.circumstances.sharing)
+        if not isinstance(boost, Unboost):
+            return None
+        if not boost.after:
+            self._writer.unannotate(view.pod, boost.annotations)
+            return view.outcome(OutcomeCode.COMPLETED, DueReason.BOOST_OVER)
+        changes = describe(self._writer.resize(view.pod, view.ledger, dict(boost.after), view.now))
+        self._under_way.add(view.pod.metadata.uid)
+        self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{changes} ({DueReason.BOOST_OVER})")
+        return view.outcome(OutcomeCode.ISSUED, DueReason.BOOST_OVER, changes)
+
+    def _consider(self, view: View) -> Turn | None:
         match consider(view, self._rules, self._settings):
-            case Unsupported(why):
-                return view.outcome(OutcomeCode.UNSUPPORTED, why)
-            case NotDue(reason, message):
-                return view.outcome(OutcomeCode.NOT_DUE, reason, message)
-            case Refused(reason, message):
-                if reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
-                    self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, reason, message)
-                return view.outcome(OutcomeCode.REFUSED, reason, message)
-            case proposal:
-                return proposal
+            case NotDue() | Refused() | Unsupported() as no:
+                return self._declined(view, no)
+            case step:
+                return step
+
+    def _declined(self, view: View, no: NotDue | Refused | Unsupported) -> PodOutcome:
+        if isinstance(no, Unsupported):
+            return view.outcome(OutcomeCode.UNSUPPORTED, no.why)
+        if isinstance(no, NotDue):
+            return view.outcome(OutcomeCode.NOT_DUE, no.reason, no.message)
+        if no.reason is not RefusalReason.SHRINK_TOO_SMALL:  # that is as it should be, and no news to anybody
+            self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, no.reason, no.message)
+        return view.outcome(OutcomeCode.REFUSED, no.reason, no.message)
+
+    def spare(self, candidate: EvictionCandidate, keep: Keep) -> PodOutcome:
+        """What holds for a pod that is not evicted.
+
+        Raises:
+            ClusterError: the API failed; nothing that was begun is lost.
+        """
+        view, otherwise = candidate.view, candidate.otherwise
+        if isinstance(otherwise, Revert):
+            return self._guarded_revert(view, otherwise)
+        if candidate.occasion.hindrance is None:
+            self._writer.say_once(view.pod, EventReason.EVICTION_WAITS, keep.reason, keep.message)
+            return view.outcome(OutcomeCode.NOT_DUE, keep.reason, keep.message)
+        return self._declined(view, otherwise)
+
+    def roll_back(self, view: View) -> PodOutcome:
+        """Take the pod back to what it had before the rollout that did harm.
+
+        Raises:
+            ClusterError: the API failed; it is tried again next cycle.
+        """
+        record = view.ledger.last
+        assert record is not None  # it takes part in the rollout
+        self.shrinks.abort_all(view, AbortReason.DEGRADED)
+        target = rollback_target(view.pod, record, rules_for_pod(self._rules, view.node))
+        if target is None:
+            return view.outcome(OutcomeCode.CANNOT_REVERT, RevertReason.DEGRADED)
+        try:
+            changes = describe(self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True, rollout=""))
+        except ResizeRefusedError as error:
+            return self._revert_refused(view, error)
+        self._writer.say(view.pod, EventReason.RESIZE_REVERTED, f"{RevertReason.DEGRADED}: {changes}")
+        return view.outcome(OutcomeCode.REVERTED, RevertReason.DEGRADED, changes)
+
+    def _guarded_revert(self, view: View, revert: Revert) -> PodOutcome:
+        try:
+            return self._revert(view, revert.reason, revert.message)
+        except ResizeRefusedError as error:
+            return self._revert_refused(view, error)
+
+    def _revert_refused(self, view: View, error: ResizeRefusedError) -> PodOutcome:
+        """It is tried again next cycle."""
+        refusal = classify(error.cause)
+        self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, f"revert {refusal.reason}", refusal.message)
+        return view.outcome(OutcomeCode.REFUSED, refusal.reason or "", refusal.message)
 
     def carry_out(self, proposal: Proposal) -> PodOutcome:
         """Issue what was proposed and may go now.

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vpa_ippr.api.cluster import Node
-from vpa_ippr.api.errors import QuantityError
+from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
+from vpa_ippr.resize.circumstances import ORDINARY, Circumstances
 from vpa_ippr.resize.due import IN_PLACE_MODES
 from vpa_ippr.resize.ledger import History, Ledger, read_ledger, tidied
-from vpa_ippr.resize.reasons import OutcomeCode
+from vpa_ippr.resize.reasons import AbortReason, OutcomeCode
 from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import ResizeState, resize_state
@@ -34,6 +35,24 @@ class View:
     state: ResizeState
     now: float
     namespace_limits: NamespaceLimits | QuantityError = UNLIMITED
+    known_circumstances: Circumstances | ValidationError = ORDINARY
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What keeps changes from being made.
+
+        Raises:
+            ValidationError: an annotation of the VPA cannot be read.
+        """
+        if isinstance(self.known_circumstances, ValidationError):
+            raise ValidationError(str(self.known_circumstances), reason=self.known_circumstances.reason)
+        return self.known_circumstances
+
+    @property
+    def halted(self) -> AbortReason | None:
+        """Why shrinks under way are given up, if they are; circumstances that cannot be read stop nothing that has begun."""
+        known = self.known_circumstances
+        return None if isinstance(known, ValidationError) else known.halted
 
     @property
     def limits(self) -> NamespaceLimits:
@@ -84,7 +103,7 @@ def look(
     settings: Settings,
     namespace_limits: NamespaceLimits | QuantityError = UNLIMITED,
 ) -> View:
-    """The view of ``pod``, in a namespace with these limits, or the error with which they were read.
+    """The view of ``pod`` in ordinary circumstances, in a namespace with these limits, or the error with which they were read.
 
     Raises:
         QuantityError, ValidationError: the pod cannot be read.

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from vpa_ippr.api.cluster import Node
+from vpa_ippr.api.cluster import Node, Workload
 from vpa_ippr.api.errors import ClusterError, QuantityError, ValidationError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.node_split import for_node
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits, limits_by_namespace
+from vpa_ippr.recommend.ownership import FindWorkload
+from vpa_ippr.resize.circumstances import ORDINARY, Circumstances, circumstances_of
+from vpa_ippr.resize.hpa import HpaIndex, index_hpas
 from vpa_ippr.resize.matching import index_vpas, vpa_of
 from vpa_ippr.resize.ports import UpdaterPort
+from vpa_ippr.resize.quota_fit import QuotaRoom, quota_rooms
 from vpa_ippr.resize.reasons import OutcomeCode
 from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.view import View, look
+
+logger = logging.getLogger(__name__)
 
 PodId = tuple[str, str]
 """Namespace and UID: anybody may write any UID into a MemoryShrink of a namespace of their own."""
@@ -31,8 +39,9 @@ class World:
     """All objects of one cycle.
 
     ``vpa_of`` names the VPA of each pod that has one, with what its node's label makes of it; ``groups`` the pods of each VPA. ``limits``
-    are those of each namespace, or the error with which they were read. ``problems`` are the outcomes of pods that could not be matched
-    and of VPAs that are damaged; the pods among them in ``unmatched`` are left alone.
+    and ``quotas`` are those of each namespace, or the error with which they were read; ``workloads`` the targets of VPAs that have pods.
+    ``problems`` are the outcomes of pods that could not be matched and of VPAs that are damaged; the pods among them in ``unmatched`` are
+    left alone.
     """
 
     pods: Sequence[Pod]
@@ -41,7 +50,11 @@ class World:
     shrinks: Mapping[PodId, Sequence[MemoryShrink]]
     vpa_of: Mapping[ObjectKey, Vpa]
     groups: Mapping[ObjectKey, Sequence[Pod]]
+    workloads: Mapping[ObjectKey, Workload]
     limits: Mapping[str, NamespaceLimits | QuantityError]
+    quotas: Mapping[str, QuotaRoom | QuantityError]
+    pdbs: Sequence[PodDisruptionBudget]
+    hpas: HpaIndex
     unmatched: frozenset[ObjectKey]
     problems: tuple[PodOutcome, ...]
 
@@ -66,7 +79,17 @@ class World:
         """
         group = self.groups.get(vpa.key, ()) if vpa else ()
         limits = self.limits.get(pod.metadata.namespace, UNLIMITED)
-        return look(pod, vpa, group, self.nodes.get(pod.spec.node_name), self.shrinks.get(pod_id(pod), ()), now, settings, limits)
+        node, shrinks = self.nodes.get(pod.spec.node_name), self.shrinks.get(pod_id(pod), ())
+        view = look(pod, vpa, group, node, shrinks, now, settings, limits)
+        return replace(view, known_circumstances=self._circumstances(pod, vpa, now, settings))
+
+    def _circumstances(self, pod: Pod, vpa: Vpa | None, now: float, settings: Settings) -> Circumstances | ValidationError:
+        if vpa is None:
+            return ORDINARY
+        try:
+            return circumstances_of(pod, vpa, self.workloads.get(vpa.key), self.hpas, now, settings)
+        except ValidationError as error:  # what is under way is followed all the same
+            return error
 
 
 def pod_id(pod: Pod) -> PodId:
@@ -104,6 +127,35 @@ def read_world(cluster: UpdaterPort) -> World:
                 message = f"vpa {vpa.key}: {error}"
                 damaged.setdefault(vpa.key, PodOutcome(pod.key, vpa.key, OutcomeCode.BAD_OBJECT, error.reason, message))
             groups[vpa.key].append(pod)
-    limits = limits_by_namespace(cluster.list_limit_ranges())
-    problems = (*unmatched.values(), *damaged.values())
-    return World(pods, listed, nodes, shrinks, vpas, groups, limits, frozenset(unmatched), problems)
+    return World(
+        pods=pods,
+        vpas=listed,
+        nodes=nodes,
+        shrinks=shrinks,
+        vpa_of=vpas,
+        groups=groups,
+        workloads=_targets((vpa for vpa in listed if vpa.key in groups), cluster.find_workload),
+        limits=limits_by_namespace(cluster.list_limit_ranges()),
+        quotas=quota_rooms(cluster.list_quotas()),
+        pdbs=cluster.list_pdbs(),
+        hpas=index_hpas(cluster.list_hpas()),
+        unmatched=frozenset(unmatched),
+        problems=(*unmatched.values(), *damaged.values()),
+    )
+
+
+def _targets(vpas: Iterable[Vpa], find: FindWorkload) -> dict[ObjectKey, Workload]:
+    """The targets that can be looked up; their pods were found, so one that cannot is no more than a missing detail."""
+    found: dict[ObjectKey, Workload] = {}
+    for vpa in vpas:
+        reference = vpa.spec.target_ref
+        if reference is None:
+            continue
+        try:
+            workload = find(vpa.metadata.namespace, reference.api_version, reference.kind, reference.name)
+        except ClusterError as error:
+            logger.warning("target not looked up", extra={"vpa": str(vpa.key), "error": str(error)})
+            continue
+        if workload is not None:
+            found[vpa.key] = workload
+    return found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from vpa_ippr.api.cluster import EventType
 from vpa_ippr.api.errors import ClusterError
+from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import ContainerResources, Resource
 from vpa_ippr.api.shrink import Intent, MemoryShrink
+from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.resize.ledger import Ledger, to_annotations, with_resize
 from vpa_ippr.resize.patch import Change, changes_to, describe, format_amount, patch_for
 from vpa_ippr.resize.plan import ShrinkNeed
-from vpa_ippr.resize.ports import UpdaterPort, reference_to, with_precondition
+from vpa_ippr.resize.ports import Patch, UpdaterPort, reference_to, with_precondition
 from vpa_ippr.resize.reasons import AbortReason, EventReason
 from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.settings import Settings
@@ -57,21 +59,21 @@ class Writer:
         reverting: bool = False,
         shrink: str = "",
         nudge: bool = False,
+        rollout: str | None = None,
     ) -> tuple[Change, ...]:
-        """Take the spec to ``after``.
+        """Take the spec to ``after``; ``rollout`` as for ``with_resize``. Where the settings say so, a dry run comes first.
 
         Raises:
-            ResizeRefusedError: the API server refused the resize itself; the error carries the pod as the ledger's write left it.
+            ResizeRefusedError: the API server refused the resize itself; the error carries the pod as the ledger's write left it, or as
+                it was when the dry run was refused.
             ClusterError: anything else went wrong, maybe before anything was written.
         """
         changes = changes_to(pod, after)
-        noted = self.remember(pod, with_resize(ledger, pod, after, now, reverting=reverting, shrink=shrink, nudge=nudge))
-        try:
-            self._cluster.resize_pod(pod.key, with_precondition(noted, patch_for(pod, changes)))
-        except ClusterError as error:
-            if classify(error).answer is Answer.REFUSED:
-                raise ResizeRefusedError(noted, error) from error
-            raise
+        patch = patch_for(pod, changes)
+        if self._settings.dry_run_first:
+            _ask(self._cluster.dry_run_resize, pod, patch)
+        noted = self.remember(pod, with_resize(ledger, pod, after, now, reverting=reverting, shrink=shrink, nudge=nudge, rollout=rollout))
+        _ask(self._cluster.resize_pod, noted, patch)
         logger.info("resize issued", extra={"pod": str(pod.key), "changes": describe(changes), "reverting": reverting, "shrink": shrink})
         return changes
 
@@ -103,6 +105,14 @@ class Writer:
         event_type: EventType = "Warning" if reason in _WARNINGS else "Normal"
         self._cluster.record_event(reference_to(pod), event_type, reason, message)
 
+    def unannotate(self, pod: Pod, names: Iterable[str]) -> None:
+        """Remove annotations of the pod."""
+        self._cluster.annotate_pod(pod.key, with_precondition(pod, {"metadata": {"annotations": dict.fromkeys(names)}}))
+
+    def say_of_vpa(self, vpa: Vpa, event_type: EventType, reason: EventReason, message: str) -> None:
+        """Record an event on the VPA."""
+        self._cluster.record_event(vpa, event_type, reason, message)
+
     def say_once(self, pod: Pod, reason: EventReason, occasion: str, message: str) -> None:
         """Record an event unless this process has recorded it for this pod on the same occasion."""
         said = self._said.setdefault(pod.metadata.uid, set())
@@ -125,3 +135,12 @@ class ResizeRefusedError(ClusterError):
         super().__init__(str(cause))
         self.pod = pod
         self.cause = cause
+
+
+def _ask(send: Callable[[ObjectKey, Patch], Pod], pod: Pod, patch: Patch) -> None:
+    try:
+        send(pod.key, with_precondition(pod, patch))
+    except ClusterError as error:
+        if classify(error).answer is Answer.REFUSED:
+            raise ResizeRefusedError(pod, error) from error
+        raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vpa_ippr.sandbox import discovery, openapi, reading, writing
+from vpa_ippr.sandbox.faults import ApiFaults
 from vpa_ippr.sandbox.impersonation import acting_user
 from vpa_ippr.sandbox.rbac import Authorizer, Tokens, action_of
 from vpa_ippr.sandbox.requestinfo import Request
@@ -61,6 +62,7 @@ class Api:
     def __init__(self, store: Store, tokens: Tokens, version: str, address: Callable[[], str]) -> None:
         self.store = store
         self.tokens = tokens
+        self.faults = ApiFaults()
         self.audit: deque[AuditEntry] = deque(maxlen=AUDIT_ENTRIES)
         self._authorizer = Authorizer(store)
         self._version = version
@@ -84,7 +86,9 @@ class Api:
         try:
             known = replace(known, user=acting_user(caller, request, self._authorizer))
             self._authorizer.check(known.user, action_of(known))
-            return known, self._resource(known) if known.target.is_resource else self._other(known)
+            if not known.target.is_resource:
+                return known, self._other(known)
+            return known, self.faults.answer(known) or self._resource(known)
         except StatusError as error:
             return known, error_response(error)
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from vpa_ippr.api.errors import ValidationError
+from vpa_ippr.sandbox.actuation import ContainerRuntime
 from vpa_ippr.sandbox.agenda import Agenda
 from vpa_ippr.sandbox.container import Exit, RunningContainer
 from vpa_ippr.sandbox.node import NodeSpec
@@ -18,6 +20,8 @@ from vpa_ippr.sandbox.podstatus import phase, pod_status
 from vpa_ippr.sandbox.podworker import Ended, ManagedContainer, PodWorker, Role, new_worker
 from vpa_ippr.sandbox.recorder import EventRecorder
 from vpa_ippr.sandbox.resizer import NodeContext, Resizer
+from vpa_ippr.sandbox.restarts import KubeletProcess, RestartStep, forget_memory, recall_conditions
+from vpa_ippr.sandbox.runtimefaults import NodeFaults
 from vpa_ippr.sandbox.status import StatusError
 from vpa_ippr.sandbox.store import Store
 from vpa_ippr.sandbox.versions import VersionProfile
@@ -27,29 +31,57 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 FIRST_INODE = 4000
+CONFIG_ERROR = "CreateContainerConfigError"
 # A container that ran this many times the largest back-off starts with none (kubelet: MaxContainerBackOff * 2).
 BACKOFF_RESET_FACTOR = 2
 
 
 class Kubelet:
-    """Runs the pods of one node. Methods are called on the agenda's thread, except ``find_container``."""
+    """Runs the pods of one node. Methods are called on the agenda's thread, except ``find_container``.
 
-    def __init__(self, spec: NodeSpec, store: Store, agenda: Agenda, profile: VersionProfile) -> None:
+    ``pods`` gives the pods that are bound to the node as the API has them now. ``spec`` may be replaced by one with other settings.
+    """
+
+    def __init__(self, spec: NodeSpec, store: Store, agenda: Agenda, profile: VersionProfile, pods: Callable[[], list[Json]]) -> None:
         self.spec = spec
+        self.faults = NodeFaults()
         self.workers: dict[str, PodWorker] = {}
         self._store = store
         self._agenda = agenda
+        self._pods = pods
+        self._process = KubeletProcess(agenda, self._on_stop)
         self._profile = profile
         self._inodes = itertools.count(FIRST_INODE)
         self._recorder = EventRecorder(store, agenda, "kubelet", spec.name)
         context = NodeContext(
-            spec, profile, agenda, self._recorder, self.workers, self._publish, self._restart_for_resize, self._start_at_once
+            spec=lambda: self.spec,
+            profile=profile,
+            process=self._process,
+            runtime=ContainerRuntime(lambda: self.spec.kubelet, self.faults),
+            faults=self.faults,
+            recorder=self._recorder,
+            workers=self.workers,
+            publish=self._publish,
+            restart=self._restart_for_resize,
+            hasten=self._start_at_once,
         )
         self._resizer = Resizer(context)
 
     def start(self) -> None:
         """Begin what a kubelet does by the clock."""
         self._resizer.start()
+
+    @property
+    def is_up(self) -> bool:
+        """The kubelet's process runs."""
+        return self._process.is_up
+
+    def restart(self, step: RestartStep = RestartStep.NOW) -> None:
+        """Kill the kubelet's process at once, or at the next passing of ``step``; it comes back after ``restart_seconds``."""
+        if step is RestartStep.NOW or (step is RestartStep.WHILE_DEFERRED and any(_is_deferred(w) for w in self.workers.values())):
+            self._process.stop()
+        else:
+            self._process.arm(step)
 
     @property
     def is_busy(self) -> bool:
@@ -65,6 +97,13 @@ class Kubelet:
 
     def handle(self, event_type: str, pod: Json) -> None:
         """Take note of a change of a pod that is bound to this node."""
+        self._process.run(lambda: self._handle(event_type, pod))
+
+    def tick(self, *, everything: bool) -> None:
+        """Bring the containers forward to now and see which have ended; unless ``everything``, only where steps must be small."""
+        self._process.run(lambda: self._tick(everything))
+
+    def _handle(self, event_type: str, pod: Json) -> None:
         worker = self.workers.get(pod["metadata"]["uid"])
         if event_type == "DELETED":
             if worker is not None:
@@ -72,16 +111,15 @@ class Kubelet:
         elif worker is None:
             self._take_on(pod)
         else:
-            before, worker.pod = worker.generation, pod
+            before, worker.pod = worker.pod, pod
             if pod["metadata"].get("deletionTimestamp"):
                 self._terminate(worker)
-            elif worker.generation != before:
+            elif (before["spec"], before["metadata"].get("generation")) != (pod["spec"], pod["metadata"].get("generation")):
                 self._resizer.consider(worker)
                 self._publish(worker)
 
-    def tick(self, *, everything: bool) -> None:
-        """Bring the containers forward to now and see which have ended; unless ``everything``, only where steps must be small."""
-        now = self._agenda.now()
+    def _tick(self, everything: bool) -> None:
+        now = self._process.now()
         for worker in [w for w in self.workers.values() if everything or _needs_attention(w)]:
             for container, running in worker.running():
                 ended = running.advance(now)
@@ -105,15 +143,15 @@ class Kubelet:
             problem = ""
         except ValidationError as error:
             worker, problem = new_worker(pod, {}), str(error)
-        worker.started_at = self._agenda.now()
+        worker.started_at = self._process.now()
         worker.admission_failure = self._admission_failure(worker)
         self.workers[worker.uid] = worker
         if problem:
             for container in worker.containers:
-                container.waiting_reason, container.waiting_message = "CreateContainerConfigError", problem
+                container.waiting_reason, container.waiting_message = CONFIG_ERROR, problem
             self._recorder.record(pod, "Warning", "Failed", problem)
         elif not worker.admission_failure:
-            self._agenda.after(self.spec.kubelet.start_seconds, lambda: self._start_next(worker))
+            self._process.after(self.spec.kubelet.start_seconds, lambda: self._start_next(worker))
         self._publish(worker)
         self._resizer.retry_deferred()
 
@@ -138,7 +176,8 @@ class Kubelet:
         self._publish(worker)
 
     def _start(self, worker: PodWorker, container: ManagedContainer) -> None:
-        worker.start(container, self._agenda.now(), next(self._inodes), self.spec.kubelet.kernel)
+        settings = self.spec.kubelet
+        worker.start(container, self._process.now(), next(self._inodes), settings.kernel, rounds_cpu_quota=settings.rounds_cpu_quota)
         self._recorder.record(worker.pod, "Normal", "Started", f"Started container {container.name}")
 
     # Ending
@@ -176,7 +215,7 @@ class Kubelet:
             container.restart = None
             self._start_next(worker)
 
-        container.restart = self._agenda.after(seconds, restart)
+        container.restart = self._process.after(seconds, restart)
 
     def _start_at_once(self, worker: PodWorker, container: ManagedContainer) -> None:
         """New resources are a new back-off (its key contains them)."""
@@ -191,7 +230,7 @@ class Kubelet:
             self._restart_after(worker, container, self.spec.kubelet.start_seconds)
 
     def _stop(self, container: ManagedContainer, running: RunningContainer) -> None:
-        container.last = Ended(running.container_id, running.started_at, running.stop(self._agenda.now()))
+        container.last = Ended(running.container_id, running.started_at, running.stop(self._process.now()))
         container.running = None
 
     def _terminate(self, worker: PodWorker) -> None:
@@ -199,7 +238,7 @@ class Kubelet:
             return
         worker.deleting = True
         grace = worker.pod["metadata"].get("deletionGracePeriodSeconds") or 0
-        self._agenda.after(min(self.spec.kubelet.termination_seconds, grace), lambda: self._delete(worker.pod))
+        self._process.after(min(self.spec.kubelet.termination_seconds, grace), lambda: self._delete(worker.pod))
         self._publish(worker)
 
     def _delete(self, pod: Json) -> None:
@@ -216,7 +255,7 @@ class Kubelet:
 
     def _forget(self, worker: PodWorker) -> None:
         for _, running in worker.running():
-            running.stop(self._agenda.now())
+            running.stop(self._process.now())
         for ticket in (worker.retry, worker.finishing, *(container.restart for container in worker.containers)):
             if ticket is not None:
                 ticket.cancel()
@@ -233,6 +272,43 @@ class Kubelet:
         if self._profile.retry_when_pod_terminates:
             self._resizer.retry_deferred()
 
+    # Restart of the kubelet itself
+
+    def _on_stop(self) -> None:
+        self._agenda.after(self.spec.kubelet.restart_seconds, self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._process.begin()
+        self._process.run(self._recover)
+
+    def _recover(self) -> None:
+        """Take the node over from the process before: pods by what was allocated to them, conditions from the API, then what is pending."""
+        now, pods = self._process.now(), {pod["metadata"]["uid"]: pod for pod in self._pods()}
+        self._resizer.start()
+        for worker in list(self.workers.values()):
+            forget_memory(worker)
+            worker.sampled_at = now
+            if worker.uid not in pods:
+                self._forget(worker)
+        for uid, pod in pods.items():
+            known = self.workers.get(uid)
+            if known is None:
+                self._take_on(pod)
+                continue
+            known.pod = pod
+            if pod["metadata"].get("deletionTimestamp"):
+                self._terminate(known)
+            else:
+                recall_conditions(known, now)
+                self._start_waiting(known)
+        self._resizer.recover()
+
+    def _start_waiting(self, worker: PodWorker) -> None:
+        """Back-offs are forgotten: what waits is started."""
+        waiting = [c for c in worker.containers if c.running is None and not c.done]
+        if waiting and not any(c.waiting_reason == CONFIG_ERROR for c in waiting):
+            self._process.after(self.spec.kubelet.start_seconds, lambda: self._start_next(worker))
+
     # Reporting
 
     def _publish(self, worker: PodWorker) -> None:
@@ -240,7 +316,7 @@ class Kubelet:
 
         def mutate(stored: Json) -> Json:
             if stored["metadata"]["uid"] == worker.uid:
-                stored["status"] = pod_status(worker, stored.get("status") or {}, self._profile, self._agenda.now())
+                stored["status"] = pod_status(worker, stored.get("status") or {}, self._profile, self._process.now())
             return stored
 
         try:
@@ -248,6 +324,12 @@ class Kubelet:
         except StatusError as error:
             if error.code != 404:
                 raise
+        if _is_deferred(worker):
+            self._process.passes(RestartStep.WHILE_DEFERRED)
+
+
+def _is_deferred(worker: PodWorker) -> bool:
+    return worker.pending is not None and worker.pending.reason == "Deferred"
 
 
 def _needs_attention(worker: PodWorker) -> bool:

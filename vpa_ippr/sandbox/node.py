@@ -10,6 +10,7 @@ from vpa_ippr.api.quantity import format_bytes_binary, format_millicores
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.sandbox.pagecache import KernelSettings
 from vpa_ippr.sandbox.podfit import NodeSettings
+from vpa_ippr.sandbox.runtimefaults import MemoryCheck
 from vpa_ippr.sandbox.versions import VersionProfile
 
 Json = dict[str, Any]
@@ -38,12 +39,18 @@ class KubeletSettings:
     backoff_seconds: float = 10.0
     """Wait before the second restart of a crashing container; doubles up to ``max_backoff_seconds``."""
     max_backoff_seconds: float = 300.0
+    restart_seconds: float = 5.0
+    """From the death of the kubelet's process to the next one that has synchronised with the API server."""
     systemd_driver: bool = True
     """systemd writes ``memory.high`` back to its own value whenever it applies a container's memory limit."""
+    rounds_cpu_quota: bool = False
+    """The runtime rounds a container's CPU quota up to systemd's 10 ms a second (417m is 420m, in the status too), as recent runc does."""
     raises_pod_cgroup_of_stopped: bool | None = None
     """Whether the pod's memory.max follows a resize that is accepted while no container runs (kubernetes#138760); None: by version."""
     runtime_error: str = ""
     """What every UpdateContainerResources call fails with, if anything."""
+    runtime_memory_check: MemoryCheck = MemoryCheck.NONE
+    """Whether the runtime itself refuses a memory limit that is not above the usage."""
     node: NodeSettings = field(default_factory=NodeSettings)
     """CPU and memory manager policies, and swap."""
     kernel: KernelSettings = field(default_factory=KernelSettings)

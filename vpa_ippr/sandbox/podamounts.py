@@ -125,8 +125,11 @@ def container_status(pod: Json, name: str) -> Json:
 
 def resize_is_infeasible(pod: Json) -> bool:
     """The kubelet has refused the spec for good, so it counts no more."""
-    conditions: list[Json] = (pod.get("status") or {}).get("conditions") or []
-    return any(c.get("type") == POD_RESIZE_PENDING and c.get("reason") == "Infeasible" for c in conditions)
+    status: Json = pod.get("status") or {}
+    conditions: list[Json] = status.get("conditions") or []
+    return status.get("resize") == "Infeasible" or any(
+        c.get("type") == POD_RESIZE_PENDING and c.get("reason") == "Infeasible" for c in conditions
+    )
 
 
 def allocated_requests(pod: Json) -> ResourceList:

@@ -118,7 +118,7 @@ def _unsupported(pod: Json, profile: VersionProfile, settings: NodeSettings) -> 
     """Why the node cannot resize this pod at all, whatever the amounts."""
     if profile.static_pods_infeasible and _is_static(pod):
         return _STATIC_POD_MESSAGE
-    if settings.swap and _touches_swap(pod):
+    if profile.swap_checked and settings.swap and _touches_swap(pod):
         return _SWAP_MESSAGE
     if qos_class(pod) != "Guaranteed":
         return None

@@ -30,6 +30,7 @@ class PodGate:
     def prepare_create(self, pod: Json) -> Json:
         """The pod to store; StatusError 400, 403 or 422."""
         namespace = pod["metadata"]["namespace"]
+        pod = self._with_priority(pod)
         return admit_create(pod, self._all("limitranges", namespace), self._all("resourcequotas", namespace), self._profile)
 
     def prepare_update(self, old: Json, new: Json, subresource: str | None) -> Json:
@@ -63,6 +64,17 @@ class PodGate:
         if "tolerations" in spec:
             kept["tolerations"] = spec["tolerations"]
         return {"metadata": defaulted["metadata"], "spec": kept}
+
+    def _with_priority(self, pod: Json) -> Json:
+        """Plugin Priority: a class stands for its value; the system's own classes have no object here, ``podrules`` knows them."""
+        spec = pod.get("spec")
+        if not isinstance(spec, dict) or not isinstance(name := spec.get("priorityClassName"), str):
+            return pod
+        found = self._store.find("priorityclasses.scheduling.k8s.io", None, name)
+        if found is None:
+            return pod
+        policy = found.get("preemptionPolicy", "PreemptLowerPriority")
+        return {**pod, "spec": {**spec, "priority": found["value"], "preemptionPolicy": policy}}
 
     def _resized(self, old: Json, new: Json) -> Json:
         namespace, node = old["metadata"]["namespace"], old["spec"].get("nodeName")

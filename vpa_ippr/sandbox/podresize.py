@@ -20,7 +20,7 @@ from vpa_ippr.sandbox.podamounts import (
     same_spec,
     totals,
 )
-from vpa_ippr.sandbox.podrules import admit_create, decode_pod, default_spec
+from vpa_ippr.sandbox.podrules import admit_create, decode_pod, default_spec, set_generation
 from vpa_ippr.sandbox.quota import check_quotas, quota_usage
 from vpa_ippr.sandbox.resizerules import resize_causes
 from vpa_ippr.sandbox.status import Cause, Json, StatusError, forbidden, invalid
@@ -62,7 +62,7 @@ def admit_resize(request: ResizeRequest) -> Json:
     resized = _reset_all_but_resources(old, proposed, profile)
     changed = not same_spec(old, resized)
     if changed:
-        resized["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
+        set_generation(resized, profile, old["metadata"].get("generation", 1) + 1)
     causes = resize_causes(old, resized, profile)
     if causes:
         raise invalid("Pod", old["metadata"]["name"], causes)
@@ -71,7 +71,7 @@ def admit_resize(request: ResizeRequest) -> Json:
     if changed and resized["spec"].get("nodeName"):
         _check_node(request, resized)
     check_quotas(resized, request.quotas, old=old)
-    return resized
+    return _marked_proposed(old, resized) if profile.status_resize else resized
 
 
 def _reset_all_but_resources(old: Json, proposed: Json, profile: VersionProfile) -> Json:
@@ -90,6 +90,14 @@ def _reset_all_but_resources(old: Json, proposed: Json, profile: VersionProfile)
     if profile.pod_level_resources is PodLevelResources.RESIZABLE:
         _take(resized["spec"], proposed["spec"], "resources")
     return resized
+
+
+def _marked_proposed(old: Json, resized: Json) -> Json:
+    """``MarkPodProposedForResize``: the API server says that a container is to be resized; all further words are the kubelet's."""
+    pairs = zip(containers(old), containers(resized), strict=True)
+    if all(comparable(was.get("resources")) == comparable(now.get("resources")) for was, now in pairs):
+        return resized
+    return {**resized, "status": {**(resized.get("status") or {}), "resize": "Proposed"}}
 
 
 def _take(kept: Json, wanted: Json, name: str) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "default_template",
     "pod_requests",
     "qos_class",
+    "set_generation",
     "validate_pod_create",
     "validate_pod_update",
 ]
@@ -82,7 +83,7 @@ def default_pod(pod: Json, profile: VersionProfile = DEFAULT_PROFILE) -> Json:
         StatusError: 400 when it cannot be read.
     """
     created = default_spec(decode_pod(pod), profile)
-    created["metadata"]["generation"] = 1
+    set_generation(created, profile, 1)
     created["status"] = {"phase": "Pending", "qosClass": qos_class(created)}
     return created
 
@@ -94,7 +95,11 @@ def default_spec(pod: Json, profile: VersionProfile) -> Json:
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec.setdefault("priority", _SYSTEM_PRIORITIES.get(spec.get("priorityClassName", ""), 0))
     spec["tolerations"] = _with_node_tolerations(spec.get("tolerations") or [])
-    return default_resources(defaulted)
+    complete = default_resources(defaulted)
+    if profile.resize_policy_defaulted:
+        for container in containers(complete):
+            _default_resize_policy(container)
+    return complete
 
 
 def default_template(template: Json, profile: VersionProfile) -> Json:
@@ -119,6 +124,23 @@ def default_resources(pod: Json) -> Json:
         together = {name: quantity for name, quantity in container_requests(defaulted).items() if name in COMPUTE}
         _default_requests(defaulted["spec"], together)
     return defaulted
+
+
+def set_generation(pod: Json, profile: VersionProfile, generation: int) -> None:
+    """Give the pod its generation, in versions where pods have one."""
+    if profile.pod_generation:
+        pod["metadata"]["generation"] = generation
+    else:
+        pod["metadata"].pop("generation", None)
+
+
+def _default_resize_policy(container: Json) -> None:
+    """NotRequired for each resource that the container requests and says nothing about (SetDefaults_Pod up to 1.32)."""
+    given = container.get("resizePolicy") or []
+    named = {entry.get("resourceName") for entry in given}
+    missing = [name for name in COMPUTE if name in resource_list(container, "requests") and name not in named]
+    if missing:
+        container["resizePolicy"] = [*given, *({"resourceName": name, "restartPolicy": "NotRequired"} for name in missing)]
 
 
 def _default_requests(holder: Json, together: ResourceList) -> None:
@@ -205,7 +227,7 @@ def admit_update(old: Json, new: Json, profile: VersionProfile = DEFAULT_PROFILE
     updated = default_spec(decoded, profile)
     updated["status"] = copy.deepcopy(old.get("status") or {})
     generation = old["metadata"].get("generation", 1)
-    updated["metadata"]["generation"] = generation if same_spec(old, updated) else generation + 1
+    set_generation(updated, profile, generation if same_spec(old, updated) else generation + 1)
     validate_pod_update(old, updated)
     return updated
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vpa_ippr.api.names import POD_RESIZE_IN_PROGRESS, POD_RESIZE_PENDING
+from vpa_ippr.api.quantity import format_millicores
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.sandbox.podworker import Ended, ManagedContainer, PodWorker, ResizeCondition, Role, typed
@@ -30,12 +31,14 @@ def pod_status(worker: PodWorker, stored: Json, profile: VersionProfile, now: fl
     if worker.started_at is not None:
         status["startTime"] = format_time(worker.started_at)
     status["conditions"] = _conditions(worker, stored.get("conditions") or [], profile, now)
-    status["containerStatuses"] = [container_status(c) for c in worker.containers if c.role is Role.MAIN]
-    inits = [container_status(c) for c in worker.containers if c.role is not Role.MAIN]
+    if profile.status_resize and (worker.pending or worker.in_progress):
+        status["resize"] = worker.pending.reason if worker.pending else "InProgress"
+    status["containerStatuses"] = [container_status(c, profile) for c in worker.containers if c.role is Role.MAIN]
+    inits = [container_status(c, profile) for c in worker.containers if c.role is not Role.MAIN]
     if inits:
         status["initContainerStatuses"] = inits
     if profile.pod_level_resources is PodLevelResources.RESIZABLE and worker.allocated_pod:
-        status["resources"] = worker.allocated_pod
+        status["resources"] = worker.actuated_pod
         status["allocatedResources"] = worker.allocated_pod.get("requests") or {}
     return status
 
@@ -53,7 +56,7 @@ def is_ready(worker: PodWorker) -> bool:
     return not worker.deleting and all(c.running is not None for c in worker.containers if c.role is not Role.INIT)
 
 
-def container_status(container: ManagedContainer) -> Json:
+def container_status(container: ManagedContainer, profile: VersionProfile) -> Json:
     """``v1.ContainerStatus``."""
     running = container.running
     status: Json = {
@@ -73,12 +76,12 @@ def container_status(container: ManagedContainer) -> Json:
     elif container.last is not None and not container.waiting_reason:
         status["containerID"] = container.last.container_id
         status["state"] = {"terminated": _terminated(container.last)}
-        return _with_allocated(status, container)
+        return _with_allocated(status, container, profile)
     else:
         status["state"] = {"waiting": {"reason": container.waiting_reason, "message": container.waiting_message}}
     if container.last is not None:
         status["lastState"] = {"terminated": _terminated(container.last)}
-    return _with_allocated(status, container)
+    return _with_allocated(status, container, profile)
 
 
 def allocation_view(worker: PodWorker) -> Json:
@@ -105,6 +108,9 @@ def actual_resources(container: ManagedContainer) -> Json:
     wanted, told = typed(allocated), typed(actuated)
     requests = _overlay(allocated, actuated, "requests", wanted.requests, told.requests, _MIN_REQUEST_MILLICORES)
     limits = _overlay(allocated, actuated, "limits", wanted.limits, told.limits, _MIN_LIMIT_MILLICORES)
+    quota = container.running.cpu.limit_millicores
+    if quota is not None and quota > (told.limits.cpu_millicores or quota) and quota > _MIN_LIMIT_MILLICORES:
+        limits["cpu"] = format_millicores(quota)  # rounded up by the runtime, which reports what the cgroup has
     return {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
 
 
@@ -120,9 +126,9 @@ def _overlay(allocated: Json, actuated: Json, kind: str, wanted: Amounts, told: 
     return merged
 
 
-def _with_allocated(status: Json, container: ManagedContainer) -> Json:
+def _with_allocated(status: Json, container: ManagedContainer, profile: VersionProfile) -> Json:
     requests = container.allocated.get("requests")
-    if requests:
+    if requests and profile.allocated_in_status:
         status["allocatedResources"] = requests
     return status
 
@@ -152,6 +158,8 @@ def _conditions(worker: PodWorker, stored: list[Json], profile: VersionProfile, 
         _basic("Ready", ready, reason, before, now),
         _basic("ContainersReady", ready, reason, before, now),
     ]
+    if profile.status_resize:
+        return [*others, *basic]
     resize = [(POD_RESIZE_PENDING, worker.pending), (POD_RESIZE_IN_PROGRESS, worker.in_progress)]
     return [*others, *basic, *(_resize(kind, condition, profile) for kind, condition in resize if condition is not None)]
 

@@ -21,6 +21,7 @@ from vpa_ippr.sandbox.workloads import IDLE, ContainerWorkload, FormulaWorkload
 Json = dict[str, Any]
 # What an init container without a workload of its own takes.
 INIT_SECONDS = 1.0
+QUOTA_STEP_MILLICORES = 10
 
 
 class Role(enum.Enum):
@@ -71,11 +72,6 @@ class ManagedContainer:
     waiting_message: str = ""
     restart: Ticket | None = None
 
-    def restarts_on(self, resource: str) -> bool:
-        """True when a change of ``resource`` restarts it."""
-        policies = self.spec.get("resizePolicy") or []
-        return any(p["resourceName"] == resource and p["restartPolicy"] == "RestartContainer" for p in policies)
-
 
 @dataclass(slots=True)
 class PodWorker:
@@ -84,6 +80,7 @@ class PodWorker:
     pod: Json
     containers: list[ManagedContainer]
     allocated_pod: Json
+    actuated_pod: Json
     pending: ResizeCondition | None = None
     in_progress: ResizeCondition | None = None
     pod_max_bytes: int | None = None
@@ -149,7 +146,12 @@ class PodWorker:
         spec = find_container(self.pod, container.name)
         return (spec.get("resources") or {}) if spec else {}
 
-    def start(self, container: ManagedContainer, now: float, inode: int, kernel: KernelSettings) -> None:
+    def restarts_on(self, container: ManagedContainer, resource: str) -> bool:
+        """True when a change of ``resource`` restarts the container; the policy is the present spec's, since 1.32 lets it change."""
+        policies = (find_container(self.pod, container.name) or container.spec).get("resizePolicy") or []
+        return any(p["resourceName"] == resource and p["restartPolicy"] == "RestartContainer" for p in policies)
+
+    def start(self, container: ManagedContainer, now: float, inode: int, kernel: KernelSettings, *, rounds_cpu_quota: bool = False) -> None:
         """Start an incarnation with the allocated resources."""
         if container.last is not None:
             container.restart_count += 1
@@ -161,7 +163,7 @@ class PodWorker:
             inode,
             FormulaWorkload(spec),
             now,
-            cpu_limit_millicores=_quota_millicores(limits.cpu_millicores),
+            cpu_limit_millicores=_quota_millicores(limits.cpu_millicores, rounds=rounds_cpu_quota),
             memory_limit_bytes=limits.memory_bytes,
             kernel=kernel,
         )
@@ -198,7 +200,8 @@ def new_worker(pod: Json, workloads: dict[str, ContainerWorkload]) -> PodWorker:
         *((Role.MAIN, c) for c in spec["containers"]),
     ]
     containers = [_managed(role, container, workloads.get(container["name"])) for role, container in entries]
-    worker = PodWorker(pod, containers, spec.get("resources") or {})
+    level = spec.get("resources") or {}
+    worker = PodWorker(pod, containers, level, level)
     worker.pod_max_bytes = worker.wanted_pod_max()
     return worker
 
@@ -224,12 +227,14 @@ def typed(resources: Json) -> ContainerResources:
     )
 
 
-def _quota_millicores(limit: int | None) -> int | None:
-    """The kernel's smallest quota is 1 ms in 100 ms: limits up to 10m are 10m in effect."""
-    return None if limit is None else max(10, limit)
+def _quota_millicores(limit: int | None, *, rounds: bool) -> int | None:
+    """The kernel's smallest quota is 1 ms in 100 ms: limits up to 10m are 10m in effect. systemd rounds up to 10 ms a second (10m)."""
+    if limit is None:
+        return None
+    return max(QUOTA_STEP_MILLICORES, -(-limit // QUOTA_STEP_MILLICORES) * QUOTA_STEP_MILLICORES if rounds else limit)
 
 
-def apply_limits(running: RunningContainer, resources: ContainerResources, *, systemd_driver: bool) -> None:
+def apply_limits(running: RunningContainer, resources: ContainerResources, *, systemd_driver: bool, rounds_cpu_quota: bool = False) -> None:
     """Write the limits to a running container, as the runtime's UpdateContainerResources does.
 
     systemd writes ``memory.high`` from its own store just before ``memory.max`` (cgroup.c), which removes what others wrote there.
@@ -238,4 +243,4 @@ def apply_limits(running: RunningContainer, resources: ContainerResources, *, sy
         if systemd_driver:
             running.memory.set_high(None)
         running.memory.set_max(resources.limits.memory_bytes)
-        running.cpu.limit_millicores = _quota_millicores(resources.limits.cpu_millicores)
+        running.cpu.limit_millicores = _quota_millicores(resources.limits.cpu_millicores, rounds=rounds_cpu_quota)

@@ -89,11 +89,15 @@ def _used(quota: Json) -> ResourceList:
 
 
 def _requested(pod: Json, quota: Json, old: Json | None) -> ResourceList:
-    """What the request adds to the usage, of the resources that the quota limits; resources that stay the same are left out."""
+    """What the request adds to the usage, of the resources that the quota limits.
+
+    What a resize gives back is left out: admission charges growth alone (``SubtractWithNonNegativeResult`` in its controller), the quota
+    controller takes off the rest when it recounts.
+    """
     usage = _pod_usage(pod)
     delta = usage if old is None else subtract(usage, _pod_usage(old))
     hard = _hard(quota)
-    return {name: quantity for name, quantity in delta.items() if name in hard and quantity.value}
+    return {name: quantity for name, quantity in delta.items() if name in hard and quantity.value > 0}
 
 
 def _shown(entries: ResourceList, names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 from vpa_ippr.api.names import ANNOTATION_MIRROR_POD
@@ -15,8 +16,10 @@ from vpa_ippr.sandbox.podamounts import (
     is_sidecar,
     qos_class,
     resource_list,
+    same_spec,
 )
-from vpa_ippr.sandbox.podvalidation import bad_value, metadata_causes, refused, spec_causes
+from vpa_ippr.sandbox.poddiff import spec_diff
+from vpa_ippr.sandbox.podvalidation import bad_value, metadata_causes, refused, resize_policy_causes, spec_causes
 from vpa_ippr.sandbox.status import Cause, Json
 from vpa_ippr.sandbox.versions import PodLevelResources, VersionProfile
 
@@ -31,10 +34,15 @@ def resize_causes(old: Json, new: Json, profile: VersionProfile) -> list[Cause]:
     alone = _unresizable_pod(old, new, profile)
     if alone is not None:
         return [alone]
-    causes = [*metadata_causes(new), *spec_causes(new), *_pod_causes(old, new, profile)]
+    causes = [*metadata_causes(new), *spec_causes(new)]
+    if profile.resize_policy_mutable:
+        causes += resize_policy_causes(new, profile)
+    causes += _pod_causes(old, new, profile)
     moved = [*_moved(old, new, "containers"), *_moved(old, new, "initContainers")]
     if moved:
         return [*causes, *moved]  # the checks below compare containers by position
+    if profile.immutable_fields_shown:
+        return [*causes, *_removal_causes(old, new, profile), *_changed_elsewhere(old, new)]
     return [*causes, *_removal_causes(old, new, profile), *_immutable_causes(old, new, profile)]
 
 
@@ -84,7 +92,7 @@ def _removal_causes(old: Json, new: Json, profile: VersionProfile) -> Iterator[C
     """Requests and limits may be added, never removed; pod level first, then init containers, then containers."""
     yield from _pod_level_causes(old, new, profile)
     for index, (was, now) in enumerate(zip(init_containers(old), init_containers(new), strict=True)):
-        if is_sidecar(was) or profile.init_containers_resizable:
+        if (is_sidecar(was) and profile.sidecars_resizable) or profile.init_containers_resizable:
             yield from _container_causes(was, now, f"spec.initContainers[{index}].resources", profile)
     for index, (was, now) in enumerate(zip(containers(old), containers(new), strict=True)):
         yield from _container_causes(was, now, f"spec.containers[{index}].resources", profile)
@@ -119,6 +127,31 @@ def _container_causes(was: Json, now: Json, path: str, profile: VersionProfile) 
 def _restarts_for_memory(container: Json) -> bool:
     policies = container.get("resizePolicy") or []
     return any(p.get("resourceName") == "memory" and p.get("restartPolicy") == "RestartContainer" for p in policies)
+
+
+def _changed_elsewhere(old: Json, new: Json) -> Iterator[Cause]:
+    """1.32: anything but CPU, memory and resizePolicy of the regular containers, told with the difference (ValidatePodResize of 1.32).
+
+    Its one recorded text for such changes ("only cpu and memory resources are mutable" and a diff) is used for init containers and
+    sidecars too: nothing is recorded of what 1.32 says to those.
+    """
+    frozen = copy.deepcopy(new)
+    for was, now in zip(containers(old), containers(frozen), strict=True):
+        now["resources"] = _with_old_compute(was, now)
+        now.pop("resizePolicy", None)
+        if "resizePolicy" in was:
+            now["resizePolicy"] = was["resizePolicy"]
+    if not same_spec(old, frozen):
+        yield refused("spec", f"only cpu and memory resources are mutable\n{spec_diff(old['spec'], frozen['spec'])}")
+
+
+def _with_old_compute(was: Json, now: Json) -> Json:
+    resources = dict(now.get("resources") or {})
+    for kind in ("requests", "limits"):
+        before, after = (was.get("resources") or {}).get(kind) or {}, resources.get(kind) or {}
+        others = {name: amount for name, amount in after.items() if name not in COMPUTE}
+        resources[kind] = {**{name: before[name] for name in COMPUTE if name in before}, **others}
+    return {key: value for key, value in resources.items() if value}
 
 
 def _immutable_causes(old: Json, new: Json, profile: VersionProfile) -> Iterator[Cause]:

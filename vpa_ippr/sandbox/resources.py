@@ -122,6 +122,7 @@ BUILT_IN: tuple[Resource, ...] = (
     ),
     Resource("coordination.k8s.io", "v1", "leases", "Lease"),
     Resource("events.k8s.io", "v1", "events", "Event", short_names=("ev",), storage="events"),
+    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short_names=("pc",)),
     Resource(_RBAC, "v1", "roles", "Role"),
     Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
     Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),

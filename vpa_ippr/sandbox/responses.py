@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -16,12 +16,13 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response; ``warnings`` become ``Warning`` headers."""
+    """A complete response; ``warnings`` become ``Warning`` headers, ``retry_after_seconds`` (unless 0) ``Retry-After``."""
 
     code: int
     body: bytes
     content_type: str = "application/json"
     warnings: tuple[str, ...] = ()
+    retry_after_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def json_response(code: int, body: Json, warnings: tuple[str, ...] = ()) -> Resp
 
 def error_response(error: StatusError) -> Response:
     """A refusal as a response."""
-    return json_response(error.code, error.to_json())
+    response = json_response(error.code, error.to_json())
+    return replace(response, retry_after_seconds=int((error.details or {}).get("retryAfterSeconds", 0)))
 
 
 def text_response(code: int, text: str) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from vpa_ippr.api.crd import definitions
+from vpa_ippr.sandbox.adminapp import AdminApp
 from vpa_ippr.sandbox.background import BackgroundServer
 from vpa_ippr.sandbox.clockapp import ClockApp
 from vpa_ippr.sandbox.node import NodeSpec
@@ -46,10 +48,13 @@ class Sandbox:
         tls: bool = True,
     ) -> None:
         self.simulation = Simulation(version=version, start_time=start_time, nodes=nodes, kubelet=kubelet, rate=rate)
+        self._api_lock = threading.Lock()
+        self._api_is_up = False
+        self._stopped = False
         self.clocks = ClockApp(self.simulation.keeper)
         self.api = ApiServer(self.simulation.store, listen=listen, tls=tls)
         metrics = prometheus_app(self.simulation.tsdb, self.simulation.clock)
-        beside = Starlette(routes=[*self.clocks.app().routes, Mount("/", metrics)])
+        beside = Starlette(routes=[*self.clocks.app().routes, *AdminApp(self).routes(), Mount("/", metrics)])
         self._beside = BackgroundServer(beside, listen[0], 0)
         if crds:
             for definition in definitions().values():
@@ -65,6 +70,29 @@ class Sandbox:
         """Base address of the clock."""
         return self._beside.url
 
+    @property
+    def admin_url(self) -> str:
+        """Base address of ``/_sandbox``, see ``adminapp``."""
+        return self._beside.url
+
+    def take_api_down(self, seconds: float) -> None:
+        """Refuse all connections to the API server, and cut those there are, for so many seconds of the cluster's time.
+
+        Nodes and controllers go on meanwhile: they use the store directly. While it is down already, this changes nothing.
+        """
+        with self._api_lock:
+            if not self._api_is_up:
+                return
+            self._api_is_up = False
+            self.api.stop()
+        self.simulation.call_later(seconds, self._bring_api_up)
+
+    def _bring_api_up(self) -> None:
+        with self._api_lock:
+            if not self._stopped:
+                self.api.start()
+                self._api_is_up = True
+
     def start(self, kubeconfig: Path | None = None) -> None:
         """Serve, write the kubeconfig, and let time begin."""
         self.serve(kubeconfig)
@@ -73,12 +101,15 @@ class Sandbox:
     def serve(self, kubeconfig: Path | None = None) -> None:
         """Serve and write the kubeconfig; time stands still until ``simulation.start``."""
         self.api.start()
+        self._api_is_up = True
         self._beside.start()
         if kubeconfig is not None:
             self.api.write_kubeconfig(kubeconfig)
 
     def stop(self) -> None:
         """End time and stop serving."""
+        with self._api_lock:
+            self._stopped = True
         self.simulation.stop()
         self._beside.stop()
         self.api.stop()

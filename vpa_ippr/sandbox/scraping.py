@@ -85,7 +85,8 @@ class Scraper:
         """Write every value as it is at ``now``; series that are no longer there become stale."""
         values: list[float] = []
         present: list[Part] = []
-        workers = [(name, worker) for name, kubelet in self._kubelets.items() for worker in kubelet.workers.values() if worker.running()]
+        up = [(name, kubelet) for name, kubelet in self._kubelets.items() if kubelet.is_up]  # cAdvisor is a part of the kubelet
+        workers = [(name, worker) for name, kubelet in up for worker in kubelet.workers.values() if worker.running()]
         for _, worker in workers:
             _measure_pod(worker, now, values, present)
         if present != self._present:

@@ -17,6 +17,7 @@ import msgspec
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.sandbox.background import BackgroundServer
 from vpa_ippr.sandbox.certificates import make_certificates, server_context
+from vpa_ippr.sandbox.faults import ApiFaults
 from vpa_ippr.sandbox.garbage import GarbageCollector
 from vpa_ippr.sandbox.handlers import Api, AuditEntry, too_large
 from vpa_ippr.sandbox.rbac import MASTERS, Tokens
@@ -90,6 +91,11 @@ class ApiServer:
         return self._api.audit
 
     @property
+    def faults(self) -> ApiFaults:
+        """Errors to answer with instead of carrying out a request."""
+        return self._api.faults
+
+    @property
     def url(self) -> str:
         """Where the server listens; the port is known once it has started."""
         return self._server.url
@@ -104,11 +110,12 @@ class ApiServer:
         return self._tokens.for_service_account(namespace, name)
 
     def start(self) -> None:
-        """Listen, and return once requests are answered.
+        """Listen, and return once requests are answered; after ``stop`` at the same port as before.
 
         Raises:
             ClusterError: the address cannot be listened on.
         """
+        self._app.allow_streams()
         self._server.start()
 
     def stop(self) -> None:
@@ -160,6 +167,10 @@ class _Application:
             await _write(send, answer)
         else:
             await self._stream(answer, receive, send)
+
+    def allow_streams(self) -> None:
+        """Serve watches (again)."""
+        self._ending = False
 
     def end_streams(self) -> None:
         """Let every watch end; may be called from any thread."""
@@ -256,6 +267,8 @@ def _request(scope: Scope, body: bytes) -> Request:
 async def _write(send: Send, answer: Response) -> None:
     headers = [(b"content-type", answer.content_type.encode()), (b"content-length", str(len(answer.body)).encode())]
     headers += [(b"warning", f'299 - "{_quoted(text)}"'.encode()) for text in answer.warnings]
+    if answer.retry_after_seconds:
+        headers.append((b"retry-after", str(answer.retry_after_seconds).encode()))
     await send({"type": "http.response.start", "status": answer.code, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 

@@ -12,16 +12,24 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
+from vpa_ippr.api.errors import UsageError
 from vpa_ippr.api.resources import parse_amounts
 from vpa_ippr.sandbox.agenda import Agenda
 from vpa_ippr.sandbox.cgroup import SandboxCgroups
+from vpa_ippr.sandbox.disruption import Disruptions
 from vpa_ippr.sandbox.jobs import CronJobs, Jobs
 from vpa_ippr.sandbox.kubelet import Kubelet
 from vpa_ippr.sandbox.mirror import Mirror
 from vpa_ippr.sandbox.node import NodeSpec, node_object
+from vpa_ippr.sandbox.nodesettings import FIXED_SETTINGS, apply_settings, shown_settings
 from vpa_ippr.sandbox.owners import OwnerQueue, World
 from vpa_ippr.sandbox.podsets import DaemonSets, StatefulSets
+from vpa_ippr.sandbox.quotacontroller import DEFAULT_LAG_SECONDS, QuotaController
 from vpa_ippr.sandbox.replicas import Deployments, ReplicaSets
+from vpa_ippr.sandbox.restarts import RestartStep
+from vpa_ippr.sandbox.runtimefaults import RuntimeFault, UsageGap
 from vpa_ippr.sandbox.scheduling import Scheduler
 from vpa_ippr.sandbox.scraping import Scraper
 from vpa_ippr.sandbox.store import Store
@@ -49,6 +57,7 @@ class Simulation:
         nodes: nodes to create at the start. Nodes that a client creates get a kubelet of their own.
         kubelet: False leaves out kubelets, controllers and scheduler: objects stay as clients make them.
         rate: simulated seconds for each second of the wall clock; None for as fast as possible.
+        quota_lag_seconds: how long the quota controller takes to notice that a quota is used less.
     """
 
     def __init__(
@@ -59,6 +68,7 @@ class Simulation:
         nodes: Sequence[NodeSpec] = (),
         kubelet: bool = True,
         rate: float | None = None,
+        quota_lag_seconds: float = DEFAULT_LAG_SECONDS,
     ) -> None:
         self.profile = profile(version)
         self.keeper = TimeKeeper(time.time() if start_time is None else start_time, rate=rate)
@@ -75,6 +85,7 @@ class Simulation:
         self._thread: threading.Thread | None = None
         self._next_full_tick = self.keeper.now()
         self._runs_pods = kubelet
+        self.quotas = QuotaController(self.store, self._agenda, self._pods, lag_seconds=quota_lag_seconds)
         if kubelet:
             self._wire()
 
@@ -92,6 +103,8 @@ class Simulation:
             self._nodes.start()
             self._queue.start()
             self._pods.start()
+            self.quotas.start()
+            self._disruptions.start()
             now = self.keeper.now()
             self._agenda.at(now, self._tick)
             self._agenda.at((now // SCRAPE_SECONDS + 1) * SCRAPE_SECONDS, self._scrape)
@@ -119,6 +132,68 @@ class Simulation:
 
         return SandboxCgroups(find, self.keeper.now, make_snapshot, on_exit)
 
+    # Faults and settings of nodes; from any thread, carried out on the cluster's
+
+    def set_node_faults(self, node: str, runtime: Sequence[RuntimeFault] = (), gaps: Sequence[UsageGap] = ()) -> None:
+        """Let calls to the node's runtime fail and its statistics have gaps from now on, and no others than these.
+
+        Raises:
+            UsageError: there is no such node (reason ``NoSuchNode``).
+        """
+        kubelet = self._kubelet(node)
+        self._agenda.soon(lambda: kubelet.faults.set(runtime, gaps))
+
+    def set_node_settings(self, node: str, settings: Json) -> None:
+        """Change settings of the node's kubelet, named as in ``nodesettings``.
+
+        Raises:
+            UsageError: there is no such node (reason ``NoSuchNode``), or a setting is unknown or fixed from the start.
+        """
+        kubelet = self._kubelet(node)
+        fixed = sorted(FIXED_SETTINGS & settings.keys())
+        if fixed:
+            raise UsageError(f"{fixed[0]} of node {node} cannot change while it runs")
+        apply_settings(kubelet.spec, settings, f"node {node}")
+
+        def change() -> None:
+            kubelet.spec = apply_settings(kubelet.spec, settings, f"node {node}")
+
+        self._agenda.soon(change)
+
+    def restart_kubelet(self, node: str, step: RestartStep = RestartStep.NOW) -> None:
+        """Kill the node's kubelet now, or at the next passing of ``step``; it comes back by itself.
+
+        Raises:
+            UsageError: there is no such node (reason ``NoSuchNode``).
+        """
+        kubelet = self._kubelet(node)
+        self._agenda.soon(lambda: kubelet.restart(step))
+
+    def node_state(self, node: str) -> Json:
+        """A node's settings, the faults that are still to come, and whether its kubelet runs.
+
+        Raises:
+            UsageError: there is no such node (reason ``NoSuchNode``).
+        """
+        kubelet = self._kubelet(node)
+        faults = {"runtime": kubelet.faults.runtime, "usageGaps": kubelet.faults.gaps}
+        shown: Json = msgspec.to_builtins(faults)
+        return {"kubeletIsUp": kubelet.is_up, "faults": shown, "settings": shown_settings(kubelet.spec)}
+
+    def call_later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do ``action`` on the cluster's thread after so much of its time; may be called from any thread."""
+
+        def plan() -> None:
+            self._agenda.after(seconds, action)
+
+        self._agenda.soon(plan)
+
+    def _kubelet(self, node: str) -> Kubelet:
+        kubelet = self.kubelets.get(node)
+        if kubelet is None:
+            raise UsageError(f"there is no node {node} with a kubelet: {', '.join(sorted(self.kubelets)) or 'none'}", reason="NoSuchNode")
+        return kubelet
+
     def _wire(self) -> None:
         world = self._world
         self._nodes.on_change(self._on_node)
@@ -126,6 +201,7 @@ class Simulation:
         self._queue = OwnerQueue(
             world, [Deployments(world), ReplicaSets(world), StatefulSets(world), DaemonSets(world), Jobs(world), CronJobs(world)]
         )
+        self._disruptions = Disruptions(self.store, self._agenda, self._pods, world.owners)
         self._scheduler = Scheduler(self.store, self._agenda, self._pods, self._nodes)
         self._scraper = Scraper(self.tsdb, self.kubelets, self._pods, world.owners["ReplicaSet"], world.owners["Job"])
 
@@ -142,10 +218,13 @@ class Simulation:
             spec = next((spec for spec in self._specs if spec.name == name), None) or _spec_of(node)
             if spec is not None:
                 rules = profile(spec.kubelet_version) if spec.kubelet_version else self.profile
-                self.kubelets[name] = Kubelet(spec, self.store, self._agenda, rules)
+                self.kubelets[name] = Kubelet(spec, self.store, self._agenda, rules, lambda: self._pods_on(name))
                 self.kubelets[name].start()
                 for pod in list(self._pods.objects.values()):
                     self._on_pod("ADDED", pod)
+
+    def _pods_on(self, node: str) -> list[Json]:
+        return [pod for _, pod in sorted(self._pods.objects.items()) if pod["spec"].get("nodeName") == node]
 
     def _on_pod(self, event: str, pod: Json) -> None:
         kubelet = self.kubelets.get(pod["spec"].get("nodeName", ""))

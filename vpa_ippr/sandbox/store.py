@@ -59,6 +59,7 @@ class Store:
         self._lock = threading.RLock()
         self._depth = 0
         self._revision = 1
+        self._expiries = 0
         self._tables: dict[str, Table] = {}
         self._subscribers: dict[str, list[Subscriber]] = {}
         self._observers: list[Observer] = [self.rules.follow]
@@ -230,6 +231,22 @@ class Store:
             if version < table.floor:
                 raise expired(f"too old resource version: {version} ({table.floor})")
             return table.since(version)
+
+    @property
+    def expiries(self) -> int:
+        """How often ``expire_watches`` was called."""
+        return self._expiries
+
+    def expire_watches(self) -> None:
+        """Forget the history of everything, as etcd's compaction does: each watch, and each revision up to now, is answered with 410."""
+        with self._lock:
+            self._expiries += 1
+            listeners = [wake for table in self._tables.values() for wake in table.listeners]
+            for table in self._tables.values():
+                table.changes.clear()
+                table.floor = self._revision
+        for wake in listeners:
+            wake()
 
     def listen(self, resource: Resource | str, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake()`` (quick, from any thread) whenever the resource has changed; returns the way out."""

@@ -1,7 +1,8 @@
-"""What differs between Kubernetes versions in the life of a resize: one table, 1.33 to 1.37.
+"""What differs between Kubernetes versions in the life of a resize: one table, 1.32 to 1.37.
 
 Everything else in the sandbox is the same for all versions. A profile is what API server and kubelet of one minor version do with their
-default feature gates; ``sandbox`` reads the rules here and nowhere compares version numbers.
+default feature gates; ``sandbox`` reads the rules here and nowhere compares version numbers. The one exception is 1.32, where the gate
+InPlacePodVerticalScaling is alpha and off by default: its profile is the gate switched on, since there is nothing to see otherwise.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ class VersionProfile:
     version: str
 
     # API server
+    pod_generation: bool
+    """Pods have a ``metadata.generation``, raised when their spec changes."""
+    resize_policy_defaulted: bool
+    """resizePolicy NotRequired is filled in for the resources that a regular container requests."""
+    resize_policy_mutable: bool
+    """A resize may change ``resizePolicy`` too."""
+    sidecars_resizable: bool
+    immutable_fields_shown: bool
+    """A resize that changes anything but CPU and memory is refused once, with a diff of the specs (as the main endpoint does)."""
     memory_limit_change_needs_restart: bool
     """A memory limit may be lowered or added only under resizePolicy RestartContainer."""
     pod_level_resources: PodLevelResources
@@ -48,7 +58,15 @@ class VersionProfile:
     declared_features_checked: bool
     """NodeDeclaredFeatureValidator: the node must declare the features that the resize needs."""
 
+    # Both
+    status_resize: bool
+    """``status.resize`` (Proposed, InProgress, Deferred, Infeasible) tells what becomes of a resize; there are no conditions."""
+
     # kubelet
+    allocated_in_status: bool
+    """``allocatedResources`` in the status of containers."""
+    swap_checked: bool
+    """A memory request of a container that may swap cannot be resized without a restart."""
     condition_generation: bool
     """Conditions and status carry ``observedGeneration``."""
     static_managers_block_any_resize: bool
@@ -69,6 +87,8 @@ class VersionProfile:
     """Reasons of the events that are emitted."""
     event_generation: bool
     """Event messages carry the pod's generation."""
+    pending_events_raw: bool
+    """ResizeDeferred and ResizeInfeasible are the bare message."""
     deferred_event_names_admit_reason: bool
     """ResizeDeferred says ``Pod resize OutOfcpu: ...`` instead of ``Pod resize Deferred: ...``."""
 
@@ -77,6 +97,11 @@ _ALL_EVENTS = frozenset({"ResizeStarted", "ResizeCompleted", "ResizeError", "Res
 
 _V1_33 = VersionProfile(
     version="1.33",
+    pod_generation=True,
+    resize_policy_defaulted=False,
+    resize_policy_mutable=False,
+    sidecars_resizable=True,
+    immutable_fields_shown=False,
     memory_limit_change_needs_restart=True,
     pod_level_resources=PodLevelResources.DROPPED,
     init_containers_resizable=False,
@@ -85,6 +110,9 @@ _V1_33 = VersionProfile(
     claims_block_resize=False,
     node_checked_at_request=False,
     declared_features_checked=False,
+    status_resize=False,
+    allocated_in_status=True,
+    swap_checked=True,
     condition_generation=False,
     static_managers_block_any_resize=True,
     static_manager_messages=(
@@ -98,7 +126,23 @@ _V1_33 = VersionProfile(
     stale_pod_cgroup_of_stopped_container=True,
     events=frozenset(),
     event_generation=False,
+    pending_events_raw=False,
     deferred_event_names_admit_reason=False,
+)
+_V1_32 = replace(
+    _V1_33,
+    version="1.32",
+    pod_generation=False,
+    resize_policy_defaulted=True,
+    resize_policy_mutable=True,
+    sidecars_resizable=False,
+    immutable_fields_shown=True,
+    memory_limit_change_needs_restart=False,
+    status_resize=True,
+    allocated_in_status=False,
+    swap_checked=False,
+    events=frozenset({"ResizeDeferred", "ResizeInfeasible"}),
+    pending_events_raw=True,
 )
 _V1_34 = replace(
     _V1_33,
@@ -138,7 +182,7 @@ _V1_36 = replace(
 )
 _V1_37 = replace(_V1_36, version="1.37", claims_block_resize=False, stale_pod_cgroup_of_stopped_container=False)
 
-PROFILES: dict[str, VersionProfile] = {p.version: p for p in (_V1_33, _V1_34, _V1_35, _V1_36, _V1_37)}
+PROFILES: dict[str, VersionProfile] = {p.version: p for p in (_V1_32, _V1_33, _V1_34, _V1_35, _V1_36, _V1_37)}
 DEFAULT_PROFILE = PROFILES["1.36"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from vpa_ippr.sandbox.resources import Resource
-from vpa_ippr.sandbox.status import Cause, StatusError, invalid
+from vpa_ippr.sandbox.status import Cause, StatusError, expired, invalid
 from vpa_ippr.sandbox.store import Change, Record, Store
 
 Json = dict[str, Any]
@@ -39,6 +39,7 @@ class Watch:
         self._options = options
         self._position = options.version or 0
         self._started = options.version is not None and not options.initial_events
+        self._expiries = store.expiries
 
     def poll(self) -> Iterator[bytes]:
         """The new events; the last one is an ``ERROR`` with 410 when the history does not reach back far enough.
@@ -50,6 +51,8 @@ class Watch:
             self._started = True
             yield from self._initial()
         try:
+            if self._expiries != self._store.expiries:
+                raise expired(f"too old resource version: {self._position} ({self._store.revision})")
             changes = self._store.changes_since(self._resource, self._position)
         except StatusError as error:
             yield _line("ERROR", msgspec.json.encode(error.to_json()))

@@ -1,0 +1,84 @@
+"""Looking after the pods that were resized lately: has harm come to them, by what their objects, Prometheus and the user's guard tell?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from vpa_ippr.api.errors import SourceError, VpaIpprError
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.names import ANNOTATION_ROLLOUT, ANNOTATION_ROLLOUT_GUARD
+from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.signals import Signals
+from vpa_ippr.api.vpa import Vpa
+from vpa_ippr.resize.arranging import Watch
+from vpa_ippr.resize.guard import GuardAnswer, ask_guard
+from vpa_ippr.resize.harm import Harm, HarmEvidence, harm_of
+from vpa_ippr.resize.ledger import Record
+from vpa_ippr.resize.ports import GuardSource, SignalSource
+from vpa_ippr.resize.rollout import watched
+from vpa_ippr.resize.rollout_state import Rollout, read_rollout
+from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.world import World
+
+logger = logging.getLogger(__name__)
+
+
+class Watcher:
+    """Asks what there is to ask. Without sources the pods' own objects have to do, and a rollout with a guard waits."""
+
+    def __init__(self, guards: GuardSource | None, signals: SignalSource | None, settings: Settings) -> None:
+        self._guards = guards
+        self._signals = signals
+        self._settings = settings
+
+    def watch(self, world: World, now: float) -> Watch:
+        """Harm, and guards that cannot be asked, by VPA; one that cannot be read stops no other."""
+        harms: dict[ObjectKey, list[Harm]] = {}
+        problems: dict[ObjectKey, str] = {}
+        for vpa in world.vpas:
+            if not {ANNOTATION_ROLLOUT, ANNOTATION_ROLLOUT_GUARD} & vpa.metadata.annotations.keys():
+                continue
+            pods, rollout = world.groups.get(vpa.key, ()), read_rollout(vpa)
+            answer = ask_guard(self._guards, vpa, _canary(pods, rollout))
+            if answer.problem:
+                problems[vpa.key] = answer.problem
+            harms[vpa.key] = self._harms(vpa, pods, rollout, answer, now)
+        return Watch(harms, problems)
+
+    def _harms(self, vpa: Vpa, pods: Sequence[Pod], rollout: Rollout, answer: GuardAnswer, now: float) -> list[Harm]:
+        found: list[Harm] = []
+        for pod in pods:
+            try:
+                record = watched(pod, rollout, now, self._settings)
+                if record is not None:
+                    harm = harm_of(pod, record, self._evidence(pod, record, rollout, answer, now), now, self._settings)
+                    found += [harm] if harm is not None else []
+            except VpaIpprError as error:
+                logger.warning("pod not watched", extra={"pod": str(pod.key), "vpa": str(vpa.key), "error": str(error)})
+        return found
+
+    def _evidence(self, pod: Pod, record: Record, rollout: Rollout, answer: GuardAnswer, now: float) -> HarmEvidence:
+        is_canary = rollout.canary is not None and rollout.canary.uid == pod.metadata.uid
+        guard = answer.value if is_canary else None
+        elapsed = now - record.rolled_at
+        if self._signals is None or elapsed < self._settings.signal_seconds:
+            return HarmEvidence(guard=guard)
+        window = min(elapsed, self._settings.soak_seconds)
+        try:
+            since = self._signals.signals(pod.key, now, window)
+            before = self._signals.signals(pod.key, record.rolled_at, window) if any(map(_is_bad, since.values())) else {}
+        except SourceError as error:
+            logger.warning("signals not read", extra={"pod": str(pod.key), "error": str(error)})
+            return HarmEvidence(guard=guard)
+        return HarmEvidence(before, since, guard)
+
+
+def _is_bad(signals: Signals) -> bool:
+    """Only then it matters what it was before."""
+    return any((signals.cpu_throttled, signals.cpu_pressure, signals.memory_pressure))
+
+
+def _canary(pods: Sequence[Pod], rollout: Rollout) -> Pod | None:
+    canary = rollout.canary
+    return next((pod for pod in pods if canary is not None and pod.metadata.uid == canary.uid), None)
