@@ -12,7 +12,7 @@ from vpa_ippr.api.errors import ClusterError, UsageError
 from vpa_ippr.cli.logs import configure_logging
 from vpa_ippr.cli.main import app
 
-COMMANDS = ("actuator", "backtest", "demo", "recommend", "recommender", "report", "sandbox", "train", "updater")
+COMMANDS = ("actuator", "backtest", "demo", "explain", "recommend", "recommender", "report", "sandbox", "train", "updater")
 
 
 @pytest.fixture(autouse=True)

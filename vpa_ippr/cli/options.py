@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from vpa_ippr.api.series import Finding
     from vpa_ippr.forecast.catalogue import Profile
     from vpa_ippr.metrics.prometheus import PrometheusSource
+    from vpa_ippr.metrics.rollouts import PrometheusSignals
+    from vpa_ippr.metrics.settings import PrometheusSettings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -126,12 +129,27 @@ class PrometheusOptions:
     def open(self, clock: Clock) -> PrometheusSource:
         """The source; UsageError when a setting is wrong or none was named."""
         from vpa_ippr.metrics.prometheus import PrometheusSource
-        from vpa_ippr.metrics.settings import PrometheusSettings
 
         if self.url is None:
             raise UsageError("no Prometheus named: give --prometheus-url URL")
-        settings = PrometheusSettings(
-            url=self.url,
+        return PrometheusSource(self._settings(self.url), clock)
+
+    @contextlib.contextmanager
+    def open_signals(self, clock: Clock) -> Iterator[PrometheusSignals | None]:
+        """What watches rollouts, for as long as the block lasts; None when no Prometheus was named."""
+        from vpa_ippr.metrics.rollouts import PrometheusSignals
+
+        if self.url is None:
+            yield None
+            return
+        with PrometheusSignals(self._settings(self.url), clock) as signals:
+            yield signals
+
+    def _settings(self, url: str) -> PrometheusSettings:
+        from vpa_ippr.metrics.settings import PrometheusSettings
+
+        return PrometheusSettings(
+            url=url,
             headers=dict(_header(text) for text in self.headers),
             bearer_token_file=self.token_file,
             username=self.username,
@@ -145,7 +163,6 @@ class PrometheusOptions:
             max_retries=self.retries,
             scrape_interval_seconds=self.scrape_interval,
         )
-        return PrometheusSource(settings, clock)
 
 
 _PROMETHEUS = (

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
 import click
 
+from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL
 from vpa_ippr.cli import options
 from vpa_ippr.cli.server_rules import server_rules
+from vpa_ippr.cli.updater_options import settings_options
+
+if TYPE_CHECKING:
+    from vpa_ippr.api.clock import Clock
+    from vpa_ippr.cluster.kube import Kube
+    from vpa_ippr.cluster.rest import Rest
+    from vpa_ippr.resize.settings import Settings
 
 
 @click.command()
@@ -15,14 +27,15 @@ from vpa_ippr.cli.server_rules import server_rules
 @options.period_options
 @options.leader_options("updater")
 @options.listen_options
+@options.prometheus_options
+@settings_options
 @click.option(
-    "--min-pod-age", type=options.DURATION, default=43_200.0, show_default="12h", help="Younger pods inside their bounds are left alone."
-)
-@click.option(
-    "--min-change", type=click.FloatRange(0, 1), default=0.1, show_default=True, help="Smaller changes inside the bounds are left alone."
-)
-@click.option(
-    "--deferred-limit", type=options.DURATION, default=600.0, show_default="10m", help="A resize deferred for longer is taken back."
+    "--admission-namespace",
+    "admission_namespaces",
+    multiple=True,
+    default=("kube-system",),
+    show_default=True,
+    help="Where the Lease of an admission controller is looked for, without which nothing is evicted; may be repeated.",
 )
 @click.option("--once", is_flag=True, help="Run one cycle and exit: 0 done, 1 failed, 3 partial.")
 def updater(
@@ -33,29 +46,42 @@ def updater(
     jitter: float | None,
     election: options.LeaderOptions,
     listen: tuple[str, int] | None,
-    min_pod_age: float,
-    min_change: float,
-    deferred_limit: float,
+    prometheus: options.PrometheusOptions,
+    settings: Callable[[], Settings],
+    admission_namespaces: tuple[str, ...],
     once: bool,
 ) -> int:
-    """Compare pods with recommendations, resize them in place and follow each resize to its end."""
+    """Compare pods with recommendations, resize them in place and follow each resize to its end.
+
+    With --prometheus-url throttling, pressure and the users' own rollout guards are watched after a change.
+    """
     from vpa_ippr.cli.exposition import serving
     from vpa_ippr.cli.leading import open_leading, writing_rest
     from vpa_ippr.cli.schedule import Job, run_jobs
+    from vpa_ippr.cli.updater_telemetry import UpdaterTelemetry
     from vpa_ippr.cluster.connection import connect
-    from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.telemetry import Telemetry
     from vpa_ippr.resize.controller import Updater
-    from vpa_ippr.resize.settings import Settings
 
     clock = options.make_clock(clock_url, "updater")
-    connection = connect(kubeconfig, context)
+    chosen, connection = settings(), connect(kubeconfig, context)
     leading, telemetry = open_leading(election, connection, clock, once=once), Telemetry()
     rest = writing_rest(connection, leading, telemetry)
-    settings = Settings(min_pod_age_seconds=min_pod_age, min_change=min_change, deferred_limit_seconds=deferred_limit)
-    service = Updater(Kube(rest, clock, "vpa-ippr-updater"), clock, settings, server_rules(rest))
-    if once:
-        return EXIT_PARTIAL if service.run_cycle().failures else EXIT_DONE
-    with serving(telemetry, listen):
-        run_jobs([Job("cycle", service.run_cycle, interval, jitter or 0.0)], clock, leading=leading)
+    rules, kube = server_rules(rest), _kube(rest, clock, admission_namespaces, once=once)
+    with prometheus.open_signals(clock) as signals:
+        service = Updater(kube, clock, chosen, rules, guards=signals, signals=signals)
+        cycle = partial(UpdaterTelemetry(telemetry).timed, service.run_cycle)
+        if once:
+            return EXIT_PARTIAL if cycle().failures else EXIT_DONE
+        with serving(telemetry, listen):
+            run_jobs([Job("cycle", cycle, interval, jitter or 0.0)], clock, leading=leading, warm_up=kube.list_pods)
     return EXIT_DONE
+
+
+def _kube(rest: Rest, clock: Clock, admission_namespaces: tuple[str, ...], *, once: bool) -> Kube:
+    """Watch caches pay off from the second cycle on, and follow the wall clock alone."""
+    from vpa_ippr.cluster.cached import CachedKube
+    from vpa_ippr.cluster.kube import Kube
+
+    kind = CachedKube if isinstance(clock, SystemClock) and not once else Kube
+    return kind(rest, clock, "vpa-ippr-updater", admission_namespaces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,8 @@ from vpa_ippr.resize.reasons import RefusalReason
 from vpa_ippr.resize.rollout import Group, RolloutStep, step
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.world import World, pod_id
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class Arrangement:
     go: tuple[Proposal, ...]
     held: tuple[HeldBack, ...]
     rollouts: Mapping[ObjectKey, RolloutStep]
-    failures: Mapping[ObjectKey, VpaIpprError]
+    failures: Mapping[ObjectKey, Exception]
     bucket: Bucket | None
 
 
@@ -103,12 +106,16 @@ def _within_quotas(world: World, proposals: Iterable[Proposal], held: list[HeldB
         if isinstance(room, QuantityError):  # the API server knows it, and has the last word
             fitting.append(proposal)
             continue
-        refusal = room.refusal(wish)
+        try:
+            refusal = room.refusal(wish)
+            rooms[namespace] = room if refusal is not None else room.taking(wish)
+        except QuantityError as error:
+            held.append(HeldBack(proposal, RefusalReason.UNREADABLE, str(error)))
+            continue
         if refusal is not None:
             held.append(HeldBack(proposal, RefusalReason.QUOTA_WOULD_EXCEED, refusal))
-            continue
-        rooms[namespace] = room.taking(wish)
-        fitting.append(proposal)
+        else:
+            fitting.append(proposal)
     return fitting
 
 
@@ -147,12 +154,12 @@ def _within_budgets(proposals: Iterable[Proposal], budgets: Budgets, held: list[
 
 def _rollouts(
     world: World, proposals: Iterable[Proposal], watch: Watch, now: float, settings: Settings
-) -> tuple[dict[ObjectKey, RolloutStep], dict[ObjectKey, VpaIpprError]]:
+) -> tuple[dict[ObjectKey, RolloutStep], dict[ObjectKey, Exception]]:
     by_vpa: dict[ObjectKey, list[Proposal]] = defaultdict(list)
     for proposal in proposals:
         by_vpa[proposal.vpa.key].append(proposal)
     steps: dict[ObjectKey, RolloutStep] = {}
-    failures: dict[ObjectKey, VpaIpprError] = {}
+    failures: dict[ObjectKey, Exception] = {}
     for vpa in world.vpas:
         if vpa.key not in by_vpa and ANNOTATION_ROLLOUT not in vpa.metadata.annotations:
             continue
@@ -162,6 +169,9 @@ def _rollouts(
         try:
             steps[vpa.key] = step(group, by_vpa.get(vpa.key, ()), watch.harms.get(vpa.key, ()), now, settings)
         except VpaIpprError as error:
+            failures[vpa.key] = error
+        except Exception as error:  # the boundary between VPAs: one must not stop the others
+            logger.exception("rollout not worked out", extra={"vpa": str(vpa.key)})
             failures[vpa.key] = error
     return steps, failures
 

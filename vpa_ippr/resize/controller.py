@@ -180,7 +180,7 @@ class Updater:
         return outcome
 
 
-def _failed(proposal: Proposal, error: VpaIpprError) -> PodOutcome:
-    return PodOutcome(
-        proposal.view.pod.key, proposal.vpa.key, OutcomeCode.BAD_OBJECT, error.reason, f"rollout of {proposal.vpa.key}: {error}"
-    )
+def _failed(proposal: Proposal, error: Exception) -> PodOutcome:
+    key = proposal.vpa.key
+    code, reason = (OutcomeCode.BAD_OBJECT, error.reason) if isinstance(error, VpaIpprError) else (OutcomeCode.FAILED, type(error).__name__)
+    return PodOutcome(proposal.view.pod.key, key, code, reason, f"rollout of {key}: {error}")

@@ -13,13 +13,17 @@ _FAILURES = frozenset({OutcomeCode.UNAVAILABLE, OutcomeCode.BAD_OBJECT, OutcomeC
 
 @dataclass(frozen=True, slots=True)
 class PodOutcome:
-    """What became of one pod; ``reason`` is the code of the rule or of the refusal behind it."""
+    """What became of one pod; ``reason`` is the code of the rule or of the refusal behind it.
+
+    ``seconds``: how long a resize took that is complete now.
+    """
 
     pod: ObjectKey
     vpa: ObjectKey | None
     code: OutcomeCode
     reason: str = ""
     message: str = ""
+    seconds: float | None = None
 
     @property
     def is_failure(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vpa_ippr.resize.boost import Unboost, boost_step
 from vpa_ippr.resize.consider import EvictionCandidate, consider, or_evict
 from vpa_ippr.resize.due import NotDue
@@ -132,8 +134,9 @@ class PodTurn:
         self._under_way.discard(uid)
         self._completed[uid] = record.issued_at
         changes = describe(changes_between(parse_stored(record.before), parse_stored(record.after)))
-        self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"{changes} after {view.now - record.issued_at:.0f} s")
-        return view.outcome(OutcomeCode.COMPLETED)
+        seconds = view.now - record.issued_at
+        self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"{changes} after {seconds:.0f} s")
+        return replace(view.outcome(OutcomeCode.COMPLETED), seconds=seconds)
 
     def _unboost(self, view: View) -> PodOutcome | None:
         """End the startup boost of a pod that has had it: first the resize, then the annotations that told of the boost."""

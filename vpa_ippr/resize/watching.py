@@ -56,6 +56,8 @@ class Watcher:
                     found += [harm] if harm is not None else []
             except VpaIpprError as error:
                 logger.warning("pod not watched", extra={"pod": str(pod.key), "vpa": str(vpa.key), "error": str(error)})
+            except Exception:  # the boundary between pods: one must not stop the others
+                logger.exception("pod not watched", extra={"pod": str(pod.key), "vpa": str(vpa.key)})
         return found
 
     def _evidence(self, pod: Pod, record: Record, rollout: Rollout, answer: GuardAnswer, now: float) -> HarmEvidence:

@@ -8,7 +8,7 @@ import pytest
 from support.clocks import FixedClock
 from support.http import Answer, scripted_server
 from vpa_ippr.api.errors import SourceError
-from vpa_ippr.metrics.guards import PrometheusGuards
+from vpa_ippr.metrics.rollouts import PrometheusSignals
 from vpa_ippr.metrics.settings import PrometheusSettings
 
 NOW = 10_000.0
@@ -25,7 +25,7 @@ def success(data: object) -> Answer:
 
 def evaluated(answer: Answer, query: str = "up > 1") -> tuple[float | None, list[dict[str, list[str]]]]:
     with scripted_server(lambda _: answer) as server:
-        with PrometheusGuards(PrometheusSettings(url=server.url, max_retries=0), FixedClock(NOW)) as guards:
+        with PrometheusSignals(PrometheusSettings(url=server.url, max_retries=0), FixedClock(NOW)) as guards:
             value = guards.evaluate(query)
         return value, [parse_qs(request.body.decode()) for request in server.requests]
 
