@@ -61,7 +61,7 @@ def test_each_pod_gets_what_its_pool_needs(cluster):
     (status,) = vpa["status"]["recommendation"]["containerRecommendations"]
     assert status["target"]["cpu"] == cpu["large"] != cpu["small"]
     assert len(cluster.store.list(CHECKPOINTS, "shop")) == len(POOLS)
-    assert run("updater", "--once", "--canary", "off", "--kubeconfig", cluster.kubeconfig).code == 0
+    assert run("updater", "--once", "--kubeconfig", cluster.kubeconfig).code == 0
     requested = {
         pool: cluster.store.get("pods", "shop", pod)["spec"]["containers"][0]["resources"]["requests"]["cpu"] for pod, pool in POOLS.items()
     }

@@ -30,7 +30,7 @@ def test_well_known_kinds(cluster, namespace, kind, named):
     cluster.create(resource, namespace, "web", spec=spec)
     older = version.replace("v1", "v1beta1") if "/" in version else version
     asked = {"with-version": version, "without": "", "older-version": older}[named]
-    assert find_workload(cluster.rest, namespace, asked, kind, "web") == Workload(version, kind, "web")
+    assert find_workload(cluster.rest, namespace, asked, kind, "web") == Workload(version, kind, "web", replicas=spec.get("replicas"))
     assert find_workload(cluster.rest, namespace, asked, kind, "other") is None
 
 
@@ -67,7 +67,7 @@ def _custom_kinds(cluster):
 def test_other_kinds_count_when_they_are_scalable(cluster, namespace):
     for kind, resource in (("Rollout", "rollouts.test.io"), ("Gear", "gears.test.io")):
         cluster.create(resource, namespace, "web", apiVersion="test.io/v1", kind=kind, spec={"replicas": 1})
-    assert find_workload(cluster.rest, namespace, "test.io/v1", "Rollout", "web") == Workload("test.io/v1", "Rollout", "web")
+    assert find_workload(cluster.rest, namespace, "test.io/v1", "Rollout", "web") == Workload("test.io/v1", "Rollout", "web", replicas=1)
     assert find_workload(cluster.rest, namespace, "test.io/v1", "Rollout", "other") is None
     assert find_workload(cluster.rest, namespace, "test.io/v1", "Gear", "web") is None
 

@@ -53,7 +53,13 @@ class RunningSandbox:
             "containerID": "containerd://1",
             "resources": resources,
         }
-        status = {"phase": phase, "containerStatuses": [{**running, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
+        began = "2026-01-01T00:00:00Z"
+        status = {
+            "phase": phase,
+            "startTime": began,
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": began}],
+            "containerStatuses": [{**running, "state": {"running": {"startedAt": began}}}],
+        }
         spec = {"containers": [{"name": "app", "image": "app:1", "resources": resources}], **({"nodeName": node} if node else {})}
         metadata = {"ownerReferences": [owner]} if owner else {}
         return self.create("pods", namespace, name, metadata=metadata, spec=spec, status=status)
