@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, OomKill, Usage, UsageSeries, Window, WorkloadRef
 from vpa_ippr.recommend.cohorts import Key
 from vpa_ippr.recommend.forecasts import StoredContainer
-from vpa_ippr.recommend.pipeline import ContainerUse, Instances, by_last_sample, current_uses, feed
+from vpa_ippr.recommend.instances import Instances, by_last_sample, feed
+from vpa_ippr.recommend.pipeline import ContainerUse, current_uses
 from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, Keeping, evidence_window, feed_series, with_policy
 from vpa_ippr.usage.checkpoint import StoredState
 from vpa_ippr.usage.container import AggregateState, UsageRules, fold
