@@ -74,10 +74,6 @@ class RoutedBoosting:
             np.concatenate([part.method_of for part in parts])[back],
         )
 
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep: what was learned is in the models."""
-        return self.fit(grid)
-
     def _asked(self, grid: UsageGrid, index: int) -> FittedQuantiles:
         rows = self.model_of == index
         return BoostingForecaster(self.models[index]).fit(UsageGrid(grid.values[rows], grid.end))

@@ -248,5 +248,6 @@ def test_a_failure_on_the_machines_clock_is_told_and_the_job_runs_again(caplog):
         fail(ClusterError("pods: 503", reason="Unavailable"))
 
     run_jobs([Job("cycle", fail_twice, 0.01)], SystemClock())
-    told = [record.reason for record in caplog.records if record.name == "vpa_ippr.cli.schedule"]
+    # On a busy machine it also tells of runs that were left out.
+    told = [record.reason for record in caplog.records if (record.name, record.msg) == ("vpa_ippr.cli.schedule", "job failed")]
     assert told[:3] == ["Unavailable"] * 3

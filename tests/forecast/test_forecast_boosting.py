@@ -51,7 +51,9 @@ def test_it_is_sharper_than_the_trailing_quantile(model):
 def test_a_stored_model_answers_the_same(model):
     grid = daily(4, 8, seed=5)
     again = load_model(model.save())
-    assert BoostingForecaster(again).fit(grid).dump() == BoostingForecaster(model).fit(grid).dump()
+    one, other = BoostingForecaster(again).fit(grid), BoostingForecaster(model).fit(grid)
+    np.testing.assert_array_equal(one.hour, other.hour)
+    np.testing.assert_array_equal(one.day, other.day)
     assert again.levels == model.levels == SMALL_TRAINING.levels
 
 

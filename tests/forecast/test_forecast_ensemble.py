@@ -198,6 +198,17 @@ class TestWhoDecides:
         assert found.by == (BY_RUNS, HOURLY, HOURLY)
         assert found.quantile.tolist() == [RUNS.quantile, 0.9, 0.9]
 
+    def test_the_runs_of_each_are_its_own_whoever_is_beside_it(self):
+        random = np.random.default_rng(5)
+        values = random.lognormal(0, 1, (5, 7 * PER_DAY))
+        for row, every in ((0, 6), (2, 8), (3, 12)):
+            values[row, np.arange(7 * PER_DAY) % (every * PER_HOUR) >= 3] = NAN
+        part, said = rules(Expert(HOURLY, 0.9, 1.0)), np.full(5, 0.3)
+        together = decide(part, {HOURLY: says(said)}, values)
+        assert together.by == (BY_RUNS, HOURLY, BY_RUNS, BY_RUNS, HOURLY)
+        for row in range(5):
+            same(together, decide(part, {HOURLY: says(said[:1])}, values[row : row + 1]), slice(row, row + 1))
+
     @pytest.mark.parametrize(("min_density", "by"), [(0.0, HOURLY), (0.24, HOURLY), (0.26, BY_RUNS)])
     def test_how_sparse_is_sparse(self, min_density, by):
         values = np.full((1, 4 * PER_DAY), NAN)

@@ -10,9 +10,10 @@ from vpa_ippr.api.errors import UsageError, ValidationError
 from vpa_ippr.api.series import Resource
 from vpa_ippr.forecast.catalogue import load_catalogue
 from vpa_ippr.forecast.forecasters import DailyHoltWinters, ProfileModel, build_forecasters, load_profile_model
-from vpa_ippr.forecast.holtwinters import HoltWintersForecaster
+from vpa_ippr.forecast.holtwinters import with_factors
 from vpa_ippr.forecast.quantiles import Horizon
 from vpa_ippr.forecast.rules import ForecasterName
+from vpa_ippr.forecast.smoothing import learn_factors
 
 NAMES = ForecasterName.__args__
 GRID = daily(3, 7, seed=4)
@@ -111,15 +112,19 @@ def test_what_is_remembered_changes_no_number():
     grid, lasting = with_gaps(daily(3, 7, seed=2)), DailyHoltWinters()
     for hours in (30, 20, 3, 0):
         known = grid.until(grid.steps - 12 * hours)
-        for one, other in ((lasting.fit(known), DailyHoltWinters().fit(known)), (lasting.follow(None, known), lasting.fit(known))):
-            np.testing.assert_array_equal(one.hour, other.hour)
-            np.testing.assert_array_equal(one.day, other.day)
+        one, other = lasting.fit(known), DailyHoltWinters().fit(known)
+        np.testing.assert_array_equal(one.hour, other.hour)
+        np.testing.assert_array_equal(one.day, other.day)
 
 
-def test_holt_winters_at_midnight_is_the_plain_one():
-    grid = daily(3, 8, seed=5)  # ends at a midnight; the first whole day is left out
-    mine, plain = DailyHoltWinters().fit(grid), HoltWintersForecaster().fit(grid.last(7))
-    np.testing.assert_allclose(mine.parameters["factors"], plain.parameters["factors"])
+@pytest.mark.parametrize("hours", [0, 5], ids=["at midnight", "five hours later"])
+def test_holt_winters_smooths_all_with_the_factors_of_midnight(hours):
+    grid = daily(3, 9, seed=5)  # begins at a midnight; the first whole day is left out
+    known, learned_from = grid.until((8 * 24 + hours) * 12), grid.until(8 * 288).last(7)
+    mine, plain = DailyHoltWinters().fit(known), with_factors(known, learn_factors(learned_from.hourly_maxima(7 * 24)).factors)
+    assert "holt-winters" in {mine.methods[index] for index in mine.method_of}
+    np.testing.assert_allclose(mine.hour, plain.hour)
+    np.testing.assert_allclose(mine.day, plain.day)
 
 
 def test_a_new_row_among_known_ones_is_learned_alone(monkeypatch):

@@ -8,11 +8,12 @@ from statsmodels.tsa.holtwinters import ExponentialSmoothing
 
 from support.usage_grids import PER_HOUR, daily, of_rows
 from vpa_ippr.forecast import smoothing
+from vpa_ippr.forecast.forecasters import DailyHoltWinters
 from vpa_ippr.forecast.grid import UsageGrid
-from vpa_ippr.forecast.holtwinters import HoltWintersForecaster, smooth
+from vpa_ippr.forecast.holtwinters import smooth, with_factors
 from vpa_ippr.forecast.quantiles import Horizon
 
-FORECASTER = HoltWintersForecaster()
+FORECASTER = DailyHoltWinters()
 
 
 def rhythm(days, seed=0, noise=0.1):
@@ -54,18 +55,12 @@ def test_a_gap_is_neither_zero_nor_a_spike():
 def test_quantiles_cover_what_they_say():
     grids = daily(20, 15, seed=3)
     hits = []
-    fitted = FORECASTER.fit(grids.until(10 * 288))
+    factors = smoothing.learn_factors(grids.until(10 * 288).hourly_maxima(14 * 24)).factors
     for hour in range(10 * 24, 15 * 24 - 1, 5):
-        forecast = FORECASTER.follow(fitted, grids.until(hour * PER_HOUR)).predict(Horizon.HOUR, (0.8, 0.9))
+        forecast = with_factors(grids.until(hour * PER_HOUR), factors).predict(Horizon.HOUR, (0.8, 0.9))
         actual = grids.values[:, hour * PER_HOUR : (hour + 1) * PER_HOUR].max(axis=1)
         hits.append(actual[:, None] <= forecast.values)
     assert np.mean(hits, axis=(0, 1)) == pytest.approx([0.8, 0.9], abs=0.04)
-
-
-def test_following_is_the_same_as_fitting_with_the_same_factors():
-    grid = daily(3, 10)
-    fitted = FORECASTER.fit(grid)
-    assert FORECASTER.follow(fitted, grid).dump() == fitted.dump()
 
 
 @pytest.mark.parametrize(

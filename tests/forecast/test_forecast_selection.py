@@ -1,12 +1,10 @@
 """The cheaper expert is believed, without flapping."""
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.forecast.selection import NOBODY, Selection, SelectionRules
 
 RULES = SelectionRules(half_life_hours=48.0, prior_hours=0.0)
@@ -122,26 +120,3 @@ def test_series_can_go_and_come():
     assert moved.chosen.tolist() == [1, NOBODY]
     assert moved.costs[0].tolist() == selection.costs[1].tolist()
     assert moved.costs[1].tolist() == [0.0, 0.0]
-
-
-def test_storing_changes_nothing():
-    selection, _ = follow(np.tile([[1.4, 3.0], [np.nan, 1.4]], (30, 1, 1)), usage(30, 2))
-    again = Selection.load(selection.dump())
-    assert again.dump() == selection.dump()
-    named, used = np.array([[1.4, 3.0], [2.0, 1.4]]), usage(1, 2)[0]
-    assert again.update(named, used, 1.0).dump() == selection.update(named, used, 1.0).dump()
-
-
-def _with(**changes):
-    return msgspec.json.encode(msgspec.json.decode(Selection.start(2, (0.0, 1.0)).dump()) | changes)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", _with(schema="x"), _with(chosen=[0]), _with(chosen=[0, 2]), _with(prior=[1.0]), _with(arrays={})],
-    ids=["empty", "schema", "series", "expert", "prior", "arrays"],
-)
-def test_damaged_states_are_refused(data):
-    with pytest.raises(ValidationError, match="not a selection") as caught:
-        Selection.load(data)
-    assert caught.value.reason == "ModelCorrupt"

@@ -13,7 +13,8 @@ from vpa_ippr.api.series import ContainerRef, OomKill, Resource, Usage, UsageSer
 from vpa_ippr.api.timestamps import format_time, parse_time
 from vpa_ippr.forecast.catalogue import load_catalogue
 from vpa_ippr.recommend.estimate import to_amount, with_margin
-from vpa_ippr.recommend.pipeline import feed, recommend
+from vpa_ippr.recommend.instances import feed
+from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.usage.checkpoint import StoredState, save_checkpoint
 from vpa_ippr.usage.container import DAY_SECONDS, AggregateState
 

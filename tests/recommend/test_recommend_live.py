@@ -14,7 +14,8 @@ from vpa_ippr.api.series import ContainerRef, Resource, UsageSeries
 from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.forecast.rules import GuardRules
 from vpa_ippr.recommend.live import LiveSigns, Revision, guard_need, read_live, scalable
-from vpa_ippr.usage.steps import ContainerSteps, StepRules, feed
+from vpa_ippr.usage.feeding import feed
+from vpa_ippr.usage.steps import ContainerSteps, StepRules
 
 T = 1_767_225_600.0
 STEP = int(T // 300)

@@ -19,7 +19,7 @@ from vpa_ippr.recommend.needs import amounts_of, settle
 from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.recommend.recordings import recommend_each_at_its_end
 from vpa_ippr.recommend.result import Raise
-from vpa_ippr.recommend.series import ContainerSeries, feed_series, history_seconds_of, keeping_of
+from vpa_ippr.recommend.series import ContainerSeries, FreshSeries, feed_series, feed_together, history_seconds_of, keeping_of
 from vpa_ippr.usage.oom import OomMemory
 from vpa_ippr.usage.revisions import Segment
 
@@ -205,7 +205,7 @@ def test_kills_fed_in_parts_teach_the_same(moments, minutes):
     whole = feed_series(ContainerSeries.empty(keeping, begin), usage, keeping, until=END)
     parts, after = ContainerSeries.empty(keeping, begin), -np.inf
     for moment in [*(begin + one for one in moments), END]:
-        parts = feed_series(parts, usage, keeping, after=after, until=moment)
+        (parts,) = feed_together([FreshSeries(parts, usage, keeping, after=after)], until=moment)
         after = moment
     assert parts.oom == whole.oom
     again = feed_series(whole, usage, keeping, until=END)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.series import ContainerRef, Finding, OomKill, Resource, Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import load_catalogue
-from vpa_ippr.recommend.pipeline import STALE_OOM, feed, recommend
+from vpa_ippr.recommend.instances import STALE_OOM, feed
+from vpa_ippr.recommend.pipeline import recommend
 from vpa_ippr.usage.container import DAY_SECONDS
 
 CLASSIC = load_catalogue()["vpa-classic"]

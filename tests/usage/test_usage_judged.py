@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from support.ensembles import an_ensemble_profile
 from vpa_ippr.api.series import ContainerRef, EvidenceKind, EvidenceSeries, Resource, UsageSeries
 from vpa_ippr.forecast.rules import broken_rules
+from vpa_ippr.usage import feeding
 from vpa_ippr.usage.evidence import CpuEvidenceRules, EvidenceRules, MemoryEvidenceRules, NeedReason
-from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRules, feed
+from vpa_ippr.usage.feeding import Fresh, feed, feed_all
+from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRules
 
 T = 1_767_225_600.0  # a midnight
 BEGIN = int(T // STEP_SECONDS)
@@ -29,6 +31,7 @@ LOGS = {
     EvidenceKind.RECLAIMED: 1000.0,
     EvidenceKind.MEMORY_PRESSURE: 0.0,
 }
+SCALES = ((Resource.CPU, 1.0), (Resource.MEMORY, 200 * MIB))
 
 
 def a_ref(pod="web-1"):
@@ -190,11 +193,7 @@ def in_parts(cuts, series, evidence, end):
 @given(st.sets(st.floats(1.0, 7000.0), max_size=6), st.integers(0, 2**16))
 def test_parts_make_the_whole(cuts, seed):
     random = np.random.default_rng(seed)
-    series = [
-        use(resource, random.gamma(2.0, scale, 120), 120, pod)
-        for resource, scale in ((Resource.CPU, 1.0), (Resource.MEMORY, 200 * MIB))
-        for pod in ("web-1", "web-2")
-    ]
+    series = [use(resource, random.gamma(2.0, scale, 120), 120, pod) for resource, scale in SCALES for pod in ("web-1", "web-2")]
     evidence = [throttled(*random.uniform(0, 0.4, 24), pod=pod) for pod in ("web-1", "web-2")]
     evidence += [points(kind, value * random.uniform(0, 1.2, 20), "web-2") for kind, value in LOGS.items()]
     end = T + 7200.0
@@ -206,6 +205,42 @@ def test_parts_make_the_whole(cuts, seed):
         assert np.array_equal(one.rows[:, -width:], other.rows[:, -width:], equal_nan=True)
         assert np.isnan(one.rows[:, :-width]).all(), "before the first evidence there is none"
     assert whole.instances == parts.instances
+
+
+@pytest.mark.parametrize("cells", [1, 40, 2**16], ids=["one by one", "some", "all together"])
+def test_containers_that_are_fed_together_do_not_touch_each_other(cells, monkeypatch):
+    monkeypatch.setattr(feeding, "_CELLS_AT_ONCE", cells)
+    random = np.random.default_rng(8)
+    blind = StepRules(steps=10, pods=0.5, startup_seconds=120.0)
+    fresh = []
+    for number in range(12):
+        pods = [f"web-{number}-{pod}" for pod in range(number % 4)]
+        series = [use(resource, random.gamma(2.0, scale, 60), 60, pod) for resource, scale in SCALES for pod in pods]
+        evidence = [points(kind, value * random.uniform(0, 1.2, 12), pod) for kind, value in LOGS.items() for pod in pods[1:]]
+        evidence += [throttled(*random.uniform(0, 0.4, 12), pod=pod) for pod in pods if number % 5]
+        empty = ContainerSteps.empty(blind if number % 3 == 1 else RULES, T + (900.0 if number % 3 == 2 else 0.0))
+        begun = feed(empty, series, evidence, until=T + 1000.0) if number % 2 else empty
+        fresh.append(Fresh(begun, series, evidence, T + 1000.0 if number % 2 else -math.inf))
+    together = feed_all(fresh, until=T + 3600.0)
+    alone = [feed(one.steps, one.series, one.evidence, after=one.after, until=T + 3600.0) for one in fresh]
+    assert sum(one.memory_notes is not None for one in alone) >= 4
+    for one, other in zip(together, alone, strict=True):
+        assert same_steps(one, other)
+
+
+def same_steps(one, other):
+    for resource in Resource:
+        (mine, noted), (theirs, also_noted) = ((steps.row(resource), steps.notes(resource)) for steps in (one, other))
+        same_rows = (noted is None) == (also_noted is None) and (
+            noted is None or np.array_equal(noted.rows, also_noted.rows, equal_nan=True)
+        )
+        if (
+            not same_rows
+            or (mine.end, mine.peaks) != (theirs.end, theirs.peaks)
+            or not np.array_equal(mine.values, theirs.values, equal_nan=True)
+        ):
+            return False
+    return (one.rules, one.startup, one.instances) == (other.rules, other.startup, other.instances)
 
 
 @settings(max_examples=60)

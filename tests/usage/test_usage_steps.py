@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from vpa_ippr.api.series import ContainerRef, Resource, UsageSeries
 from vpa_ippr.usage.container import DAY_SECONDS
-from vpa_ippr.usage.steps import FORGET_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRow, StepRules, feed
+from vpa_ippr.usage.feeding import feed
+from vpa_ippr.usage.steps import FORGET_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRow, StepRules
 
 T = 1_767_225_600.0  # a midnight
 BEGIN = int(T // 300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 from vpa_ippr.api.errors import UsageError
@@ -63,6 +64,12 @@ def contenders(names: Sequence[str], fleet: Fleet, *, own_floors: bool) -> list[
     return [POLICIES[name](scene) for name in names]
 
 
+@cache
+def _profiles() -> Mapping[str, Profile]:
+    """The program's own: every contender of every fleet is made from the same ones."""
+    return load_catalogue()
+
+
 def _static(scene: Scene) -> Contender:
     # Whatever is set counts, however little: nothing here was decided. Nobody raises it after a kill either.
     return Contender(Static.of(scene.fleet), ActuatorRules(bump=None))
@@ -71,7 +78,7 @@ def _static(scene: Scene) -> Contender:
 def _vpa(name: str, rule: UpdaterRule) -> Maker:
     def make(scene: Scene) -> Contender:
         fleet = scene.fleet
-        profile = load_catalogue()["vpa-classic"]
+        profile = _profiles()["vpa-classic"]
         minimum = profile.resource(fleet.resource).pod_minimum * (0.001 if fleet.resource is Resource.CPU else 1.0)
         policy = VpaPolicy(name, profile, fleet.resource, len(fleet), max(1.0, fleet.step_seconds / _SECONDS_PER_MINUTE))
         floor = minimum if scene.own_floors else COMMON_FLOOR[fleet.resource]
@@ -107,8 +114,7 @@ def _ensemble(name: str) -> Maker:
         fleet = scene.fleet
         if not fits_steps(fleet.step_seconds):
             raise UsageError(f"policy {name} counts in steps of five minutes: give a --grid that divides them, or leave {name} out")
-        profile = load_catalogue()[name]
-        return ensemble_contender(profile, scene)
+        return ensemble_contender(_profiles()[name], scene)
 
     return make
 

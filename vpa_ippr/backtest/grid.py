@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vpa_ippr.api.series import Floats, Resource, Usage, UsageSeries, WorkloadRef
-from vpa_ippr.recommend.pipeline import workload_of
+from vpa_ippr.recommend.instances import workload_of
 
 STEP_SECONDS: Final = 300.0
 DAY_SECONDS: Final = 86_400.0

@@ -198,10 +198,6 @@ class BoostingForecaster:
         found = first_known([own, (fallback, recent_hour, recent_day)], self.model.levels)
         return replace(found, hour=np.where(hour_read, found.hour, np.nan), day=np.where(day_read, found.day, np.nan))
 
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep: what was learned is in the model."""
-        return self.fit(grid)
-
     def _read(self, highest: float, is_whole: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """What is read, (series, levels): up to the level at or above the highest, and of the lowest the next, as it is interpolated."""
         count = max(int(np.searchsorted(self.model.levels, highest)) + 1, 2) if highest else 0

@@ -18,10 +18,8 @@ import numpy as np
 from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.grid import divided
-from vpa_ippr.forecast.packed import Packed, pack, read_state, unpack_rows
 from vpa_ippr.forecast.quantiles import Forecast, Horizon
 
-DUMP_SCHEMA: Final = "vpa-ippr/calibration/v1"
 # A use of nothing counts as this share of the usual use: the logarithm needs an end.
 _NOTHING_SHARE: Final = 0.01
 _FIRST_SPREAD: Final = 0.1
@@ -125,25 +123,6 @@ class Calibration:
 
         return Calibration(self.rules, self.horizon, self.levels, **{name: moved(name) for name in _ARRAYS})
 
-    def dump(self) -> bytes:
-        """The state as JSON."""
-        arrays = {name: pack(getattr(self, name)) for name in _ARRAYS}
-        return msgspec.json.encode(_Dump(DUMP_SCHEMA, self.rules, self.horizon, self.levels, len(self), arrays))
-
-    @classmethod
-    def load(cls, data: bytes) -> Calibration:
-        """The inverse of ``dump``.
-
-        Raises:
-            ValidationError: not such a dump, or its arrays do not fit together.
-        """
-        dump = read_state(data, _Dump, "calibration")
-        if dump.schema != DUMP_SCHEMA:
-            raise ValidationError(f"not a calibration: schema {dump.schema!r}", reason="ModelCorrupt")
-        wide, one = (dump.count, len(dump.levels)), (dump.count,)
-        axes = {name: wide if name in _WIDE else one for name in _ARRAYS}
-        return cls(dump.rules, dump.horizon, dump.levels, **unpack_rows(dump.arrays, axes, "calibration"))
-
     def _check(self, forecast: Forecast) -> None:
         if (forecast.horizon, forecast.quantiles, len(forecast.values)) != (self.horizon, self.levels, len(self)):
             raise ValidationError(
@@ -159,17 +138,7 @@ class Calibration:
         return np.abs(np.log(np.divide(above, below, out=np.ones(len(self)), where=(above > 0) & (below > 0))))
 
 
-_WIDE: Final = ("offset", "covered", "covered_raw")
-_ARRAYS: Final = (*_WIDE, "spread", "level", "observations")
-
-
-class _Dump(msgspec.Struct, frozen=True):
-    schema: str
-    rules: CalibrationRules
-    horizon: Horizon
-    levels: tuple[float, ...]
-    count: int
-    arrays: dict[str, Packed]
+_ARRAYS: Final = ("offset", "covered", "covered_raw", "spread", "level", "observations")
 
 
 def _faded(mean: Floats, outcome: np.ndarray, share: Floats) -> Floats:

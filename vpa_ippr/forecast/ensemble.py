@@ -180,9 +180,10 @@ class EnsembleDecider:
         sparse = _density(grid) < self.rules.min_density
         if not sparse.any():
             return target, names, quantile
-        runs = self.rules.runs
-        needed = _RUNS.fit(grid).predict(runs.horizon, (runs.quantile,)).values[:, 0] * runs.factor
-        changed = sparse & np.isfinite(needed)
+        runs, rows = self.rules.runs, UsageGrid(grid.values[sparse], grid.end)
+        needed = np.full(len(grid), np.nan)
+        needed[sparse] = _RUNS.fit(rows).predict(runs.horizon, (runs.quantile,)).values[:, 0] * runs.factor
+        changed = np.isfinite(needed)
         return np.where(changed, needed, target), np.where(changed, BY_RUNS, names), np.where(changed, runs.quantile, quantile)
 
     def _at_least_peaks(

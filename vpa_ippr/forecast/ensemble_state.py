@@ -22,12 +22,10 @@ from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.conformal import Calibration
 from vpa_ippr.forecast.ensemble import EnsembleDecider, EnsembleState, Issue, needed_forecasters
 from vpa_ippr.forecast.forecasters import ProfileModel
-from vpa_ippr.forecast.packed import read_state
 from vpa_ippr.forecast.rules import ResourceEnsemble
 from vpa_ippr.forecast.selection import NOBODY, Selection
 
 STATE_SCHEMA: Final = "vpa-ippr/ensemble-state/v1"
-_WHAT: Final = "ensemble's state"
 _FINGERPRINT_LENGTH: Final = 16
 # Not one value a series: the cost that is expected of each expert.
 _SHARED: Final = frozenset({"prior"})
@@ -107,7 +105,10 @@ def load_state(data: bytes, decider: EnsembleDecider, mark: str) -> EnsembleStat
     Raises:
         ValidationError: ``ProfileChanged`` (it was written under other rules or another model) or ``ModelCorrupt``.
     """
-    dump = read_state(data, _Dump, _WHAT)
+    try:
+        dump = msgspec.json.decode(data, type=_Dump)
+    except msgspec.DecodeError as error:
+        raise _corrupt(str(error)) from error
     if dump.schema != STATE_SCHEMA:
         raise _corrupt(f"schema {dump.schema!r}")
     if dump.mark != mark:
@@ -216,4 +217,4 @@ def _pack(arrays: Sequence[Floats], form: str) -> str:
 
 
 def _corrupt(why: str) -> ValidationError:
-    return ValidationError(f"not an {_WHAT}: {why}", reason="ModelCorrupt")
+    return ValidationError(f"not an ensemble's state: {why}", reason="ModelCorrupt")

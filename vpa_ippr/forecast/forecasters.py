@@ -137,10 +137,6 @@ class DailyHoltWinters:
         self._forget(len(grid))
         return replace(with_factors(grid, factors), findings=learned.findings)
 
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """What is kept is kept here."""
-        return self.fit(grid)
-
     def _forget(self, in_use: int) -> None:
         for key in list(self._remembered)[: max(len(self._remembered) - max(_MAX_REMEMBERED, in_use), 0)]:
             del self._remembered[key]

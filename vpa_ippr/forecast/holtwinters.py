@@ -1,13 +1,13 @@
 """Holt-Winters over hourly maxima with a daily season, and quantiles of its own past errors around it.
 
-The smoothing factors of each series are learned by statsmodels (``smoothing.py``), once a retrain. Smoothing itself runs over all series at
-once, so that a cycle follows newer history at the price of a few hundred vector operations. A gap is neither zero nor a spike: during it
-the state goes on as forecast.
+The smoothing factors of each series are learned by statsmodels (``smoothing.py``), once a day (``forecasters.py``). Smoothing itself runs
+over all series at once, so that a cycle follows newer history at the price of a few hundred vector operations. A gap is neither zero nor a
+spike: during it the state goes on as forecast.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.grid import HOURS_PER_DAY, UsageGrid, day_maxima, maxima, means, row_quantiles
 from vpa_ippr.forecast.quantiles import LEVELS, FittedQuantiles, first_known
 from vpa_ippr.forecast.seasonal import SeasonalForecaster, trailing
-from vpa_ippr.forecast.smoothing import DEFAULT_FACTORS, learn_factors
+from vpa_ippr.forecast.smoothing import DEFAULT_FACTORS
 
 HOLT_WINTERS: Final = "holt-winters"
 # The same smoothing with fixed factors: what a series gets that statsmodels could not fit.
@@ -38,23 +38,6 @@ class Smoothed:
     next_day: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class HoltWintersForecaster:
-    """Learns with statsmodels in ``jobs`` processes; falls back to fixed factors, then to the hour of the day."""
-
-    jobs: int = 1
-    name: str = HOLT_WINTERS
-
-    def fit(self, grid: UsageGrid) -> FittedQuantiles:
-        """Learn the factors and smooth; warnings and failures of single series are in ``findings``."""
-        learned = learn_factors(grid.hourly_maxima(_HISTORY_HOURS), self.jobs)
-        return replace(with_factors(grid, learned.factors), findings=learned.findings)
-
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:
-        """Smooth newer history with the factors that are there."""
-        return replace(with_factors(grid, fitted.parameters["factors"]), findings=fitted.findings)
-
-
 def with_factors(grid: UsageGrid, factors: Floats) -> FittedQuantiles:
     """Smooth the history with these factors, shape (series, 4); a row with NaN gets the fixed ones."""
     hours = grid.hourly_maxima(_HISTORY_HOURS)
@@ -64,8 +47,7 @@ def with_factors(grid: UsageGrid, factors: Floats) -> FittedQuantiles:
     of_hour = np.clip(_around(smoothed.next_hour, hours, 1), 0.0, limit)
     of_day = np.clip(_around(smoothed.next_day, day_maxima(hours), HOURS_PER_DAY), 0.0, limit)
     own = (HOLT_WINTERS, np.where(learned, of_hour, np.nan), of_day)
-    fitted = first_known([own, (HOLT_WINTERS_DEFAULT, of_hour, of_day), SeasonalForecaster().choice(grid), trailing(grid)])
-    return replace(fitted, parameters={"factors": factors})
+    return first_known([own, (HOLT_WINTERS_DEFAULT, of_hour, of_day), SeasonalForecaster().choice(grid), trailing(grid)])
 
 
 def _around(forecast: Floats, actual: Floats, lead: int) -> Floats:

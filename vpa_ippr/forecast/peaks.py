@@ -41,10 +41,6 @@ class PeaksForecaster:
         of_hour, of_day = (_from_peaks(hours, slope, horizon) for horizon in Horizon)
         return first_known([(self.name, of_hour, of_day), trailing(grid)])
 
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep."""
-        return self.fit(grid)
-
 
 def _from_peaks(hours: Floats, slope: Floats, horizon: Horizon) -> Floats:
     expected = rolling_maxima(hours, _PEAK_HOURS[horizon]) + slope * horizon.hours

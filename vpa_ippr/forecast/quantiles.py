@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from vpa_ippr.api.errors import UsageError, ValidationError
+from vpa_ippr.api.errors import UsageError
 from vpa_ippr.api.series import Finding, Floats
 from vpa_ippr.forecast.grid import HOURS_PER_DAY, STEPS_PER_HOUR, UsageGrid
-from vpa_ippr.forecast.packed import Packed, pack, read_state, unpack
 
-DUMP_SCHEMA: Final = "vpa-ippr/forecast-quantiles/v1"
 # The levels that are kept; others between them are interpolated.
 LEVELS: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 NO_DATA: Final = "no-data"
@@ -55,10 +52,9 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedQuantiles:
-    """What was learned of each series, as plain arrays that can be stored.
+    """What was learned of each series, as plain arrays.
 
-    ``levels`` (levels,); ``hour`` and ``day`` (series, levels); ``method_of`` (series,) indexes ``methods``. ``parameters`` holds what a
-    forecaster needs to follow newer history without learning again, each with the series along its first axis.
+    ``levels`` (levels,); ``hour`` and ``day`` (series, levels); ``method_of`` (series,) indexes ``methods``.
     """
 
     levels: tuple[float, ...]
@@ -66,11 +62,7 @@ class FittedQuantiles:
     day: Floats
     methods: tuple[str, ...]
     method_of: NDArray[np.int64]
-    parameters: Mapping[str, Floats] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.hour)
 
     def predict(self, horizon: Horizon, quantiles: Sequence[float]) -> Forecast:
         """Quantiles between the learned levels are interpolated.
@@ -92,50 +84,6 @@ class FittedQuantiles:
         values[:, order] = np.maximum.accumulate(values[:, order], axis=1)  # rounding may not make a higher quantile smaller
         return Forecast(horizon, tuple(quantiles), values, tuple(self.methods[index] for index in self.method_of))
 
-    def take(self, rows: Sequence[int]) -> FittedQuantiles:
-        """The same for other series: ``rows[i]`` says which row becomes row i, -1 that series i is new and nothing is known of it."""
-        index = np.asarray(rows, dtype=np.int64).reshape(-1)
-        new = index < 0
-        methods = self.methods if NO_DATA in self.methods else (*self.methods, NO_DATA)
-
-        def moved(values: Floats) -> Floats:
-            padded = np.concatenate((values, np.full((1, *values.shape[1:]), np.nan)))
-            return padded[np.where(new, len(values), index)]
-
-        method_of = np.append(self.method_of, methods.index(NO_DATA))[np.where(new, len(self), index)]
-        parameters = {name: moved(values) for name, values in self.parameters.items()}
-        return FittedQuantiles(self.levels, moved(self.hour), moved(self.day), methods, method_of, parameters, self.findings)
-
-    def dump(self) -> bytes:
-        """The state as JSON; arrays bit for bit."""
-        parameters = {name: pack(values) for name, values in sorted(self.parameters.items())}
-        dump = _Dump(
-            DUMP_SCHEMA, self.levels, pack(self.hour), pack(self.day), self.methods, self.method_of.tolist(), parameters, self.findings
-        )
-        return msgspec.json.encode(dump)
-
-    @classmethod
-    def load(cls, data: bytes) -> Self:
-        """The inverse of ``dump``.
-
-        Raises:
-            ValidationError: not such a dump, or its arrays do not fit together.
-        """
-        dump = read_state(data, _Dump, "forecaster's state")
-        try:
-            hour, day = unpack(dump.hour), unpack(dump.day)
-            parameters = {name: unpack(packed) for name, packed in dump.parameters.items()}
-        except ValueError as error:
-            raise ValidationError(f"not a forecaster's state: {error}", reason="ModelCorrupt") from error
-        count = len(dump.method_of)
-        shape = (count, len(dump.levels))
-        fits = hour.shape == day.shape == shape and all(values.ndim and len(values) == count for values in parameters.values())
-        known = all(0 <= index < len(dump.methods) for index in dump.method_of)
-        rising = len(dump.levels) > 1 and all(low < high for low, high in zip(dump.levels, dump.levels[1:], strict=False))
-        if dump.schema != DUMP_SCHEMA or not (fits and known and rising):
-            raise ValidationError(f"not a forecaster's state: schema {dump.schema!r} with {count} series", reason="ModelCorrupt")
-        return cls(dump.levels, hour, day, dump.methods, np.array(dump.method_of, dtype=np.int64), parameters, dump.findings)
-
 
 class GridForecaster(Protocol):
     """A way to learn from many series at once; the same history always gives the same numbers."""
@@ -148,21 +96,6 @@ class GridForecaster(Protocol):
     def fit(self, grid: UsageGrid) -> FittedQuantiles:
         """Learn from history; a series that cannot be learned gets a fallback, and the others are not touched by it."""
         ...
-
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:
-        """What ``fitted`` says of newer history of the same series, without the costly part of learning."""
-        ...
-
-
-class _Dump(msgspec.Struct, frozen=True):
-    schema: str
-    levels: tuple[float, ...]
-    hour: Packed
-    day: Packed
-    methods: tuple[str, ...]
-    method_of: list[int]
-    parameters: dict[str, Packed]
-    findings: tuple[Finding, ...]
 
 
 def first_known(choices: Sequence[tuple[str, Floats, Floats]], levels: Sequence[float] = LEVELS) -> FittedQuantiles:

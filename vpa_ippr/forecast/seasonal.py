@@ -53,10 +53,6 @@ class TrailingForecaster:
         """Sort the last week's maxima."""
         return first_known([trailing(grid)])
 
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep."""
-        return self.fit(grid)
-
 
 @dataclass(frozen=True, slots=True)
 class SeasonalForecaster:
@@ -75,10 +71,6 @@ class SeasonalForecaster:
         if self.season == "week":
             choices.append(SeasonalForecaster("day").choice(grid))
         return first_known([*choices, trailing(grid)])
-
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep."""
-        return self.fit(grid)
 
     def choice(self, grid: UsageGrid) -> tuple[str, Floats, Floats]:
         """Its own answer without fallbacks, NaN for a series with too few seasons; a choice for ``first_known``."""
@@ -127,7 +119,3 @@ class DecayingForecaster:
         values = DecayingPercentiles(self.options.epsilon, self.options.ends(), weights, weights.sum(axis=1)).predict(LEVELS)
         values[~there.any(axis=1)] = np.nan
         return first_known([(self.name, values, values)])
-
-    def follow(self, fitted: FittedQuantiles, grid: UsageGrid) -> FittedQuantiles:  # noqa: ARG002
-        """There is nothing to keep."""
-        return self.fit(grid)

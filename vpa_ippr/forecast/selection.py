@@ -11,7 +11,6 @@ real traces that chose up to four times as many out-of-memory kills. There the l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,12 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.series import Floats
 from vpa_ippr.forecast.grid import divided, means
-from vpa_ippr.forecast.packed import Packed, pack, read_state, unpack_rows
 
-DUMP_SCHEMA: Final = "vpa-ippr/selection/v1"
 NOBODY: Final = -1
 
 
@@ -148,35 +144,5 @@ class Selection:
         moved = {name: np.concatenate((getattr(self, name), getattr(start, name)))[place] for name in _ARRAYS}
         return Selection(self.rules, self.prior, chosen=chosen, **moved)
 
-    def dump(self) -> bytes:
-        """The state as JSON."""
-        arrays = {name: pack(getattr(self, name)) for name in _ARRAYS}
-        return msgspec.json.encode(_Dump(DUMP_SCHEMA, self.rules, pack(self.prior), self.chosen.tolist(), arrays))
 
-    @classmethod
-    def load(cls, data: bytes) -> Selection:
-        """The inverse of ``dump``.
-
-        Raises:
-            ValidationError: not such a dump, or its arrays do not fit together.
-        """
-        dump = read_state(data, _Dump, "selection")
-        experts, count = math.prod(dump.prior.shape), len(dump.chosen)
-        if dump.schema != DUMP_SCHEMA or not all(NOBODY <= expert < experts for expert in dump.chosen):
-            raise ValidationError(f"not a selection: schema {dump.schema!r} with {experts} experts", reason="ModelCorrupt")
-        axes = {name: (count, experts) if name in _WIDE else (count,) for name in _ARRAYS}
-        prior = unpack_rows({"prior": dump.prior}, {"prior": (experts,)}, "selection")["prior"]
-        arrays = unpack_rows(dump.arrays, axes, "selection")
-        return cls(dump.rules, prior, chosen=np.array(dump.chosen, dtype=np.int64), **arrays)
-
-
-_WIDE: Final = ("volume", "violated", "resized", "weight", "held")
-_ARRAYS: Final = (*_WIDE, "use", "hours")
-
-
-class _Dump(msgspec.Struct, frozen=True):
-    schema: str
-    rules: SelectionRules
-    prior: Packed
-    chosen: list[int]
-    arrays: dict[str, Packed]
+_ARRAYS: Final = ("volume", "violated", "resized", "weight", "held", "use", "hours")

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, OomKill, Usage, UsageSeries, Window, WorkloadRef
 from vpa_ippr.recommend.cohorts import Key
 from vpa_ippr.recommend.forecasts import StoredContainer
-from vpa_ippr.recommend.pipeline import ContainerUse, Instances, by_last_sample, current_uses, feed
-from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, Keeping, evidence_window, feed_series, with_policy
+from vpa_ippr.recommend.instances import Instances, by_last_sample, feed
+from vpa_ippr.recommend.pipeline import ContainerUse, current_uses
+from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, FreshSeries, Keeping, evidence_window, feed_together, with_policy
 from vpa_ippr.usage.checkpoint import StoredState
 from vpa_ippr.usage.container import AggregateState, UsageRules, fold
 from vpa_ippr.usage.revisions import Segment, followed
@@ -28,6 +29,7 @@ RulesOf = Callable[[str], UsageRules]
 # Days of a whole cluster at once would be gigabytes (5,000 containers, 8 days, a sample a minute: 1.8 GB).
 _NAMESPACES_AT_ONCE = 8
 _LONG_SECONDS = 6 * 3600.0
+_NO_USAGE = Usage(())
 
 # Times are whole milliseconds to Prometheus.
 _OPEN_END_SECONDS = 0.001
@@ -150,14 +152,11 @@ class UsageHistory:
         judging: dict[ContainerRef, list[EvidenceSeries]] = defaultdict(list)
         for one in evidence.series:
             judging[one.container].append(one)
-        findings: list[Finding] = []
-        for workload in request.workloads:
-            if workload.namespace in unread:
-                continue
-            part = parts.get(workload, Usage(()))
-            self._follow(workload, part, judging, request.start, until, learned or {})
-            findings += self._advance(workload, part, until, stored)
-        return tuple(findings)
+        read = {
+            workload: _by_container(parts.get(workload, _NO_USAGE)) for workload in request.workloads if workload.namespace not in unread
+        }  # fmt: skip
+        self._follow(read, judging, request.start, until, learned or {})
+        return tuple(finding for workload, usage in read.items() for finding in self._advance(workload, usage, until, stored))
 
     def uses(self, workload: WorkloadRef, as_of: float, only: Collection[str] | None = None) -> dict[str, ContainerUse]:
         """The workload's containers that still count, or of these ``only`` the named ones."""
@@ -230,43 +229,61 @@ class UsageHistory:
 
     def _follow(
         self,
-        workload: WorkloadRef,
-        usage: Usage,
+        read: Mapping[WorkloadRef, Mapping[str, Usage]],
         judging: Mapping[ContainerRef, Sequence[EvidenceSeries]],
         start: float,
         until: float,
         learned: Mapping[Key, StoredContainer],
     ) -> None:
-        """Feed what an ensemble looks at; to be done before ``read_through`` moves."""
+        """Feed what an ensemble looks at, of all workloads together; to be done before ``read_through`` moves."""
+        fresh = {
+            (workload, name): one
+            for workload, usage in read.items()
+            for name, one in self._fresh(workload, usage, judging, start, learned).items()
+        }
+        for (workload, name), series in zip(fresh, feed_together([*fresh.values()], until=until), strict=True):
+            self._tracks[workload].series[name] = series
+
+    def _fresh(
+        self,
+        workload: WorkloadRef,
+        usage: Mapping[str, Usage],
+        judging: Mapping[ContainerRef, Sequence[EvidenceSeries]],
+        start: float,
+        learned: Mapping[Key, StoredContainer],
+    ) -> dict[str, FreshSeries]:
+        """What is new of each container of a workload under an ensemble."""
         track = self._tracks[workload]
         keeping, after = track.how.keeping, track.read_through
         if keeping is None:
-            return
+            return {}
         own: dict[str, StoredContainer] = {}
         if after is None:
             own = {name: one for (owner, name), one in learned.items() if owner == workload}
             track.observed_from, after = start, -math.inf
             track.segments = max((one.segments for one in own.values()), key=len, default=())
-        parts = _by_container(usage)
-        for name in sorted({*track.series, *parts, *own}):
+        fresh = {}
+        for name in sorted({*track.series, *usage, *own}):
             series = track.series.get(name)
             if series is None:
                 series = ContainerSeries.empty(keeping, track.observed_from)
                 series = replace(series, oom=own[name].oom_memory) if name in own else series
             own_keeping = with_policy(keeping, track.how.rules, track.how.rules_of(name))
-            part = parts.get(name, Usage(()))
+            part = usage.get(name, _NO_USAGE)
             # An instance may have evidence on the step that is over, and no sample since.
             refs = {*series.steps.instances, *(one.container for one in part.series)}
             evidence = [one for ref in refs for one in judging.get(ref, ())]
-            track.series[name] = feed_series(series, part, own_keeping, evidence, after=after, until=until)
+            fresh[name] = FreshSeries(series, part, own_keeping, evidence, after)
+        return fresh
 
-    def _advance(self, workload: WorkloadRef, usage: Usage, until: float, stored: Mapping[Key, StoredState]) -> tuple[Finding, ...]:
+    def _advance(
+        self, workload: WorkloadRef, usage: Mapping[str, Usage], until: float, stored: Mapping[Key, StoredState]
+    ) -> tuple[Finding, ...]:
         track = self._tracks[workload]
         findings: list[Finding] = []
-        parts = _by_container(usage)
         saved = {name: state for (owner, name), state in stored.items() if owner == workload} if track.read_through is None else {}
-        for name in sorted({*parts, *saved}):
-            part, after = parts.get(name, Usage(())), track.read_through if track.read_through is not None else -math.inf
+        for name in sorted({*usage, *saved}):
+            part, after = usage.get(name, _NO_USAGE), track.read_through if track.read_through is not None else -math.inf
             if name in saved and (saved[name].goes_first or _reaches_further_back(saved[name], part)):
                 track.bases[name], track.instances[name] = saved[name].base, dict(saved[name].instances)
                 after = saved[name].read_through

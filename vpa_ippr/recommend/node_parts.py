@@ -18,7 +18,7 @@ from vpa_ippr.api.names import ANNOTATION_NODE_LABEL_VALUE, CONDITION_CONFIG_UNS
 from vpa_ippr.api.resources import Amounts, Resource
 from vpa_ippr.api.series import Finding, WorkloadRef
 from vpa_ippr.api.vpa import VpaCheckpoint
-from vpa_ippr.recommend.pipeline import by_last_sample
+from vpa_ippr.recommend.instances import by_last_sample
 from vpa_ippr.recommend.planning import Plan
 from vpa_ippr.recommend.result import Driver, Estimate, Recommendation
 from vpa_ippr.recommend.status import Problem

@@ -1,28 +1,24 @@
 """From usage to recommendations, with no cluster and no clock: the whole decision as functions of the data.
 
-Samples go into one state for each container instance, in time order: CPU, then memory with the OOM kills among it. Instances are folded
-into one state for each container of a workload, and quantiles of that become the recommendation. Feeding a history in one piece or in many
-gives the same numbers, bit for bit.
+Samples go into one state for each container instance. Instances are folded into one state for each container of a workload, and quantiles
+of that become the recommendation.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-
-import numpy as np
 
 from vpa_ippr.api.resources import Amounts
-from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, Floats, OomKill, Resource, Usage, UsageSeries, WorkloadRef
+from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, OomKill, Resource, Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.decaying import DecayingPercentiles
 from vpa_ippr.forecast.forecasters import ProfileModel
 from vpa_ippr.recommend.cohorts import Key, Rows
 from vpa_ippr.recommend.estimate import Level, confidence_of, estimate, pod_share, to_amount
 from vpa_ippr.recommend.forecasts import ProfileForecasts
+from vpa_ippr.recommend.instances import Instances, by_last_sample, feed, workload_of
 from vpa_ippr.recommend.needs import NO_OUTLOOK, PRIOR, Outlook, amounts_of, driver_of, settle
 from vpa_ippr.recommend.result import Driver, Explanation, Raise, Recommendation
 from vpa_ippr.recommend.series import NO_EVIDENCE, ContainerSeries, Keeping, feed_series, keeping_of
@@ -33,16 +29,10 @@ from vpa_ippr.usage.container import (
     ContainerState,
     SampleSpan,
     UsageRules,
-    add_cpu,
-    add_memory,
-    add_oom,
     aggregate,
 )
 from vpa_ippr.usage.histogram import DecayingHistogram
 from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_DAY, ContainerSteps, StepRow
-
-Instances = dict[ContainerRef, ContainerState]
-STALE_OOM = "StaleOomKill"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,46 +150,6 @@ def _outlooks(judged: Sequence[_Judged], profile: Profile, model: ProfileModel |
         rows[key] = Rows(cpu, memory)
     forecasts.advance(rows, {})
     return {key: forecasts.outlook(key, series, as_of) for as_of, key, series in known}
-
-
-def workload_of(ref: ContainerRef, owners: Mapping[tuple[str, str], WorkloadRef]) -> WorkloadRef:
-    """The topmost owner of the instance's pod; a pod of which none is known is its own workload."""
-    return owners.get((ref.namespace, ref.pod)) or WorkloadRef(ref.namespace, "Pod", ref.pod)
-
-
-def feed(
-    instances: Instances,
-    usage: Usage,
-    rules_of: Callable[[ContainerRef], UsageRules],
-    *,
-    until: float,
-    after: float = -math.inf,
-) -> tuple[Instances, tuple[Finding, ...]]:
-    """The instances with the samples and OOM kills of ``after < t <= until`` added, and what was noticed on the way."""
-    fed = dict(instances)
-    ooms: dict[ContainerRef, list[OomKill]] = defaultdict(list)
-    for oom in sorted(usage.ooms, key=attrgetter("at")):
-        if after < oom.at <= until:
-            ooms[oom.container].append(oom)
-    memory: dict[ContainerRef, UsageSeries] = {}
-    for series in usage.series:
-        if series.resource is Resource.MEMORY:
-            memory[series.container] = series
-            continue
-        state = fed.get(series.container) or ContainerState.empty(rules_of(series.container))
-        _keep(fed, series.container, add_cpu(state, *_between(series, after, until)))
-    stale: Counter[ContainerRef] = Counter()
-    for ref in sorted({*memory, *ooms}):
-        state = fed.get(ref) or ContainerState.empty(rules_of(ref))
-        times, values = _between(memory[ref], after, until) if ref in memory else (np.empty(0), np.empty(0))
-        state, stale[ref] = _feed_memory(state, times, values, ooms.get(ref, []))
-        _keep(fed, ref, state)
-    return fed, tuple(_stale_finding(ref, count) for ref, count in stale.items() if count)
-
-
-def by_last_sample(instances: Mapping[ContainerRef, ContainerState]) -> list[tuple[ContainerRef, ContainerState]]:
-    """The order in which instances are folded: that of their last samples, so that what has ended stays where it is."""
-    return sorted(instances.items(), key=lambda item: (item[1].last_sample, item[0]))
 
 
 def current_uses(
@@ -372,31 +322,3 @@ def _histogram(total: AggregateState, resource: Resource) -> DecayingHistogram:
 
 def _instance_histogram(state: ContainerState, resource: Resource) -> DecayingHistogram:
     return state.cpu if resource is Resource.CPU else state.memory()
-
-
-def _between(series: UsageSeries, after: float, until: float) -> tuple[Floats, Floats]:
-    begin, end = np.searchsorted(series.timestamps, (after, until), side="right")
-    return series.timestamps[begin:end], series.values[begin:end]
-
-
-def _feed_memory(state: ContainerState, times: Floats, values: Floats, ooms: Sequence[OomKill]) -> tuple[ContainerState, int]:
-    """Samples up to an OOM kill go before it, so that the kill meets the peak that there was; also how many kills were too old."""
-    begin, stale = 0, 0
-    for oom in ooms:
-        end = int(np.searchsorted(times, oom.at, side="right"))
-        state = add_memory(state, times[begin:end], values[begin:end])
-        begin = end
-        killed = add_oom(state, oom.at, oom.memory_request_bytes)
-        state, stale = (state, stale + 1) if killed is None else (killed, stale)
-    return add_memory(state, times[begin:], values[begin:]), stale
-
-
-def _keep(instances: Instances, ref: ContainerRef, state: ContainerState) -> None:
-    """Nothing is remembered of an instance that had no usable sample."""
-    if state.last_sample > -math.inf:
-        instances[ref] = state
-
-
-def _stale_finding(ref: ContainerRef, count: int) -> Finding:
-    subject = f"{ref.namespace}/{ref.pod}/{ref.container}"
-    return Finding(STALE_OOM, subject, count, f"{subject}: {count} OOM kills are older than the running memory window and do not count")

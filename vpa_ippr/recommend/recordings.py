@@ -11,7 +11,8 @@ import numpy as np
 from vpa_ippr.api.series import Usage, UsageSeries, WorkloadRef
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.forecasters import ProfileModel
-from vpa_ippr.recommend.pipeline import Moment, recommend_together, workload_of
+from vpa_ippr.recommend.instances import workload_of
+from vpa_ippr.recommend.pipeline import Moment, recommend_together
 from vpa_ippr.recommend.result import Recommendation
 
 

@@ -6,7 +6,7 @@ Evidence is asked for in whole steps: one point tells of one step, and it is the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -17,8 +17,9 @@ from vpa_ippr.api.errors import SourceError
 from vpa_ippr.api.series import ContainerRef, Evidence, EvidenceSeries, Finding, Floats, OomKill, Resource, Usage, Window
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.usage.container import DAY_SECONDS, UsageRules
+from vpa_ippr.usage.feeding import Fresh, feed_all
 from vpa_ippr.usage.oom import OomMemory, OomRules, record
-from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_HOUR, ContainerSteps, StepRules, feed
+from vpa_ippr.usage.steps import STEP_SECONDS, STEPS_PER_HOUR, ContainerSteps, StepRules
 
 NO_EVIDENCE: Final = Evidence(())
 _STEPS_PER_DAY: Final = round(DAY_SECONDS / STEP_SECONDS)
@@ -87,22 +88,40 @@ def with_policy(keeping: Keeping, rules: UsageRules, own: UsageRules) -> Keeping
     return keeping if oom is keeping.oom else replace(keeping, oom=oom)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FreshSeries:
+    """What is new of a container: of its ``usage`` what is later than ``after``, and ``evidence`` on the steps that end since then."""
+
+    series: ContainerSeries
+    usage: Usage
+    keeping: Keeping
+    evidence: Iterable[EvidenceSeries] = ()
+    after: float = -math.inf
+
+
 def feed_series(
-    series: ContainerSeries,
-    usage: Usage,
-    keeping: Keeping,
-    evidence: Iterable[EvidenceSeries] = (),
-    *,
-    until: float,
-    after: float = -math.inf,
+    series: ContainerSeries, usage: Usage, keeping: Keeping, evidence: Iterable[EvidenceSeries] = (), *, until: float
 ) -> ContainerSeries:
-    """With the samples and kills of ``after < t <= until``, and the evidence on the steps that end in that time."""
-    memory = {one.container: (one.timestamps, one.values) for one in usage.series if one.resource is Resource.MEMORY}
-    oom = series.oom
-    for kill in sorted((kill for kill in usage.ooms if after < kill.at <= until), key=_by_size):
-        used = _used_before(kill, memory, series.steps)
-        oom = record(oom, kill.at, kill.memory_limit_bytes, used, keeping.oom, request_bytes=kill.memory_request_bytes)
-    return replace(series, steps=feed(series.steps, usage.series, evidence, after=after, until=until), oom=oom)
+    """With the samples and kills up to ``until``, and the evidence on the steps that end in that time."""
+    return feed_together([FreshSeries(series, usage, keeping, evidence)], until=until)[0]
+
+
+def feed_together(fresh: Sequence[FreshSeries], *, until: float) -> list[ContainerSeries]:
+    """Each container with what is new of it up to ``until``, in that order."""
+    steps = feed_all([Fresh(one.series.steps, one.usage.series, one.evidence, one.after) for one in fresh], until=until)
+    return [ContainerSeries(own, _killed(one, until)) for one, own in zip(fresh, steps, strict=True)]
+
+
+def _killed(fresh: FreshSeries, until: float) -> OomMemory:
+    """What kills taught, the new ones included."""
+    oom, kills = fresh.series.oom, [kill for kill in fresh.usage.ooms if fresh.after < kill.at <= until]
+    if not kills:
+        return oom
+    memory = {one.container: (one.timestamps, one.values) for one in fresh.usage.series if one.resource is Resource.MEMORY}
+    for kill in sorted(kills, key=_by_size):
+        used = _used_before(kill, memory, fresh.series.steps)
+        oom = record(oom, kill.at, kill.memory_limit_bytes, used, fresh.keeping.oom, request_bytes=kill.memory_request_bytes)
+    return oom
 
 
 def _by_size(kill: OomKill) -> tuple[float, int, ContainerRef]:

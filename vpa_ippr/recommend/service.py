@@ -6,20 +6,16 @@ namespace is told in the result and stops nothing else.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
-import msgspec
-
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType
-from vpa_ippr.api.errors import ClusterError, SourceError, ValidationError, VpaIpprError
-from vpa_ippr.api.meta import ObjectKey, OwnerReference
+from vpa_ippr.api.errors import ClusterError, SourceError, VpaIpprError
+from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import (
     ANNOTATION_EXPLANATION,
     ANNOTATION_RECOMMENDATIONS_BY_NODE_LABEL,
@@ -30,19 +26,19 @@ from vpa_ippr.api.names import (
     CONDITION_RECOMMENDATION_PROVIDED,
 )
 from vpa_ippr.api.node_split import write_by_value
-from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.series import ContainerRef, Evidence, Finding, PodNodes, Usage, Window, WorkloadRef
-from vpa_ippr.api.vpa import Vpa, VpaCheckpoint
+from vpa_ippr.api.series import Evidence, Finding, Usage, Window, WorkloadRef
+from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.forecast.catalogue import Profile
 from vpa_ippr.forecast.forecasters import ProfileModel
-from vpa_ippr.recommend.cohorts import Key
+from vpa_ippr.recommend.checkpoints import Stored, new_checkpoint, read_checkpoints
 from vpa_ippr.recommend.cycle import CheckpointResult, CycleResult, RecommenderSettings, VpaOutcome
-from vpa_ippr.recommend.forecasts import StoredContainer, read_stored, write_stored
+from vpa_ippr.recommend.cycle_state import CycleState
+from vpa_ippr.recommend.ended_pods import ended_pods, place, read_pod_nodes
 from vpa_ippr.recommend.history import ReadRequest, Tracking, UsageHistory
 from vpa_ippr.recommend.live import scalable
-from vpa_ippr.recommend.node_parts import SeenNodes, as_prior, largest_of, mark_of, marked, value_of, with_parts
+from vpa_ippr.recommend.node_parts import SeenNodes, largest_of, value_of, with_parts
 from vpa_ippr.recommend.outlooks import Outlooks
-from vpa_ippr.recommend.ownership import FindWorkload, pod_workload
+from vpa_ippr.recommend.ownership import pod_workload
 from vpa_ippr.recommend.pipeline import ContainerUse, WorkloadUse, estimate_workloads
 from vpa_ippr.recommend.planning import Plan, plan_vpas
 from vpa_ippr.recommend.ports import EvidenceSource, PodNodeSource, RecommenderCluster, UsageSource
@@ -51,54 +47,8 @@ from vpa_ippr.recommend.result import Recommendation
 from vpa_ippr.recommend.retraining import DEFAULT_RETRAINING, RetrainingRules, Verdict, retrain
 from vpa_ippr.recommend.series import NO_EVIDENCE, keeping_of, unread_evidence
 from vpa_ippr.recommend.status import Problem, build_status, explain, needs_explanation, new_conditions, problems_of
-from vpa_ippr.usage.checkpoint import StoredState, load_checkpoint, save_checkpoint
 
-_log = logging.getLogger(__name__)
 _ENDED: Final = ("Succeeded", "Failed")
-
-
-@dataclass(slots=True)
-class _Stored:
-    """What the checkpoints hold of workloads that are new: their histograms, and what their ensemble remembers."""
-
-    usage: dict[Key, StoredState] = field(default_factory=dict)
-    learned: dict[Key, StoredContainer] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Cycle:
-    """What one cycle gathers."""
-
-    now: float
-    find: FindWorkload
-    plans: list[Plan] = field(default_factory=list)
-    # Of all workloads that are tracked, those included that are not served this time.
-    profiles: dict[WorkloadRef, Profile] = field(default_factory=dict)
-    # The node label by which the pods of a workload are told apart, where they are.
-    splits: dict[WorkloadRef, str] = field(default_factory=dict)
-    owners: dict[tuple[str, str], WorkloadRef] = field(default_factory=dict)
-    live: dict[WorkloadRef, list[Pod]] = field(default_factory=lambda: defaultdict(list))
-    unread: dict[WorkloadRef, Finding] = field(default_factory=dict)
-    outcomes: list[VpaOutcome] = field(default_factory=list)
-    failures: list[Finding] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    statuses_written: int = 0
-    checkpoints_written: int = 0
-
-    @property
-    def served(self) -> list[Plan]:
-        return [plan for plan in self.plans if plan.is_served]
-
-    @contextmanager
-    def guard(self, subject: str) -> Iterator[None]:
-        """The boundary between objects: what goes wrong inside becomes a failure of ``subject``."""
-        try:
-            yield
-        except VpaIpprError as error:
-            self.failures.append(Finding(error.reason, subject, 1, f"{subject}: {error}"))
-        except Exception as error:  # noqa: BLE001 - the boundary between objects: one must not stop the others
-            _log.exception("object not served", extra={"object": subject})
-            self.failures.append(Finding("Unexpected", subject, 1, f"{subject}: unexpected {type(error).__name__}: {error}"))
 
 
 class RecommenderService:
@@ -139,23 +89,17 @@ class RecommenderService:
         Raises:
             ClusterError: the VPAs or the pods could not be listed, so that nothing can be done.
         """
-        cycle = _Cycle(self._clock.now(), cache(self._cluster.find_workload))
+        cycle = CycleState(self._clock.now(), cache(self._cluster.find_workload))
         self._plan(cycle)
         self._match_pods(cycle)
         self._track(cycle)
         self._read_usage(cycle)
         self._recommend(cycle)
-        return CycleResult(
-            cycle.now,
-            tuple(cycle.outcomes),
-            tuple(cycle.failures),
-            tuple(cycle.findings),
-            cycle.statuses_written,
-        )
+        return cycle.result()
 
     def write_checkpoints(self) -> CheckpointResult:
         """Write what has changed since it was last written, of every VPA that the last cycle served."""
-        saving = _Cycle(self._served_at, self._cluster.find_workload)
+        saving = CycleState(self._served_at, self._cluster.find_workload)
         for plan, part, pods in self._served:
             with saving.guard(f"checkpoints of vpa {plan.vpa.key}"):
                 self._write_checkpoints_of(saving, plan, part, pods)
@@ -173,7 +117,7 @@ class RecommenderService:
         self._outlooks.adopt(model)
         self._history.save_all()
 
-    def _plan(self, cycle: _Cycle) -> None:
+    def _plan(self, cycle: CycleState) -> None:
         plans, refused = plan_vpas(self._cluster.list_vpas(), self._catalogue, self._settings, cycle.find)
         broken = self._outlooks.prepare(plan.profile for plan in plans)
         plans = [_unless_broken(plan, broken.get(plan.profile.name)) for plan in plans]
@@ -185,7 +129,7 @@ class RecommenderService:
             with cycle.guard(f"vpa {vpa.key}"):
                 self._publish(cycle, vpa, workload, None, (problem,))
 
-    def _split(self, cycle: _Cycle, plans: Sequence[Plan]) -> list[Plan]:
+    def _split(self, cycle: CycleState, plans: Sequence[Plan]) -> list[Plan]:
         if all(plan.split is None for plan in plans):
             return list(plans)
         unread = None
@@ -201,7 +145,7 @@ class RecommenderService:
                 cycle.splits[plan.workload] = plan.split
         return plans
 
-    def _match_pods(self, cycle: _Cycle) -> None:
+    def _match_pods(self, cycle: CycleState) -> None:
         namespaces = {plan.workload.namespace for plan in cycle.plans}
         for pod in self._cluster.list_pods():
             if pod.metadata.namespace not in namespaces:
@@ -216,7 +160,7 @@ class RecommenderService:
                 if pod.status.phase not in _ENDED:
                     cycle.live[workload].append(pod)
 
-    def _track(self, cycle: _Cycle) -> None:
+    def _track(self, cycle: CycleState) -> None:
         # Those that are served come last, so that theirs are the rules where several VPAs name one workload.
         ordered = sorted(cycle.plans, key=lambda plan: plan.is_served)
         tracked = [(part, plan) for plan in ordered for part in plan.parts]
@@ -226,20 +170,20 @@ class RecommenderService:
         self._served = tuple((plan, part, frozenset(pod.metadata.name for pod in pods)) for plan, part, pods in served)
         self._served_at = cycle.now
 
-    def _read_usage(self, cycle: _Cycle) -> None:
+    def _read_usage(self, cycle: CycleState) -> None:
         # A workload whose target cannot be looked up waits: its pods are not known, so reading on would pass over their samples.
         workloads = {part for plan in cycle.served for part in plan.parts}
         new = self._history.new_among(workloads)
-        stored = self._load_checkpoints(cycle, new) if new else _Stored()
+        stored = self._read_checkpoints(cycle, new)
         for request in self._history.requests(workloads, cycle.now, self._settings.history_seconds):
             if stored is None and new.intersection(request.workloads):
                 # Without the checkpoints a shorter history would be taken for the whole one, and written over it.
                 message = "the checkpoints could not be listed, so the history is not read yet"
                 cycle.unread |= dict.fromkeys(request.workloads, Finding("CheckpointsUnread", "checkpoints", 1, message))
                 continue
-            self._read(cycle, request, stored or _Stored())
+            self._read(cycle, request, stored or Stored())
 
-    def _read(self, cycle: _Cycle, request: ReadRequest, stored: _Stored) -> None:
+    def _read(self, cycle: CycleState, request: ReadRequest, stored: Stored) -> None:
         window = Window(request.start, cycle.now, self._settings.step_seconds)
         try:
             usage = self._source.fetch(window, request.namespaces)
@@ -263,41 +207,23 @@ class RecommenderService:
                 cycle.findings += self._outlooks.restore(plan.profile, learned)
 
     def _place(
-        self, cycle: _Cycle, request: ReadRequest, window: Window, usage: Usage
+        self, cycle: CycleState, request: ReadRequest, window: Window, usage: Usage
     ) -> tuple[ReadRequest, Mapping[tuple[str, str], WorkloadRef]]:
         """The owners of the pods, those included that have ended where pods are told apart by their nodes.
 
         Parts in namespaces whose pods cannot be placed leave the request, and wait.
         """
-        wanted = {replace(workload, part="") for workload in request.workloads if workload.part}
-        ended = {pod: owner for pod, owner in usage.owners.items() if owner in wanted and pod not in cycle.owners}
-        if not ended:
-            return request, cycle.owners
-        found = self._read_pod_nodes(window, sorted({namespace for namespace, _ in ended}))
-        placed = {
-            pod: part
-            for pod, owner in ended.items()
-            if (part := self._nodes.part(owner, cycle.splits[owner], found.nodes.get(pod, ""))) is not None
-        }
-        failed = {failure.subject: failure for failure in found.failures}
-        cycle.failures += found.failures
-        waiting = [workload for workload in request.workloads if workload.part and workload.namespace in failed]
-        cycle.unread |= {workload: failed[workload.namespace] for workload in waiting}
-        lost = [pod for pod in ended if pod not in placed and pod[0] not in failed]
-        if lost:
-            message = f"{len(lost)} pods that have ended, such as {'/'.join(lost[0])}, do not count: their node is gone or not known"
-            cycle.findings.append(Finding("PodNodeUnknown", lost[0][0], len(lost), message))
-        return replace(request, workloads=tuple(one for one in request.workloads if one not in waiting)), cycle.owners | placed
+        ended = ended_pods(usage.owners, request.workloads, cycle.owners)
+        found = read_pod_nodes(self._pod_nodes, window, ended)
+        placement = place(ended, found, cycle.splits, self._nodes)
+        cycle.failures += placement.failures
+        cycle.findings += placement.findings
+        waiting = placement.waiting_among(request.workloads)
+        cycle.unread |= waiting
+        readable = tuple(workload for workload in request.workloads if workload not in waiting)
+        return replace(request, workloads=readable), {**cycle.owners, **placement.owners}
 
-    def _read_pod_nodes(self, window: Window, namespaces: Sequence[str]) -> PodNodes:
-        if self._pod_nodes is None:
-            return PodNodes({})
-        try:
-            return self._pod_nodes.fetch_pod_nodes(window, namespaces)
-        except SourceError as error:
-            return PodNodes({}, tuple(Finding(error.reason, namespace, 1, f"{namespace}: {error}") for namespace in namespaces))
-
-    def _read_evidence(self, cycle: _Cycle, request: ReadRequest, unread: Collection[str]) -> Evidence:
+    def _read_evidence(self, cycle: CycleState, request: ReadRequest, unread: Collection[str]) -> Evidence:
         """The evidence that goes with the usage. It is optional: where it cannot be read, what was measured counts."""
         wanted = self._history.evidence_request(request, cycle.now)
         if self._evidence is None or wanted is None:
@@ -313,39 +239,20 @@ class RecommenderService:
         cycle.findings += (*evidence.findings, *evidence.failures)
         return evidence
 
-    def _load_checkpoints(self, cycle: _Cycle, new: frozenset[WorkloadRef]) -> _Stored | None:
+    def _read_checkpoints(self, cycle: CycleState, new: frozenset[WorkloadRef]) -> Stored | None:
+        """What is stored of these workloads; None when the checkpoints could not be listed."""
+        if not new:
+            return Stored()
         try:
             checkpoints = self._cluster.list_checkpoints()
         except ClusterError as error:
             cycle.failures.append(Finding(error.reason, "checkpoints", 1, str(error)))
             return None
-        plans = {plan.vpa.key: plan for plan in cycle.served if new.intersection(plan.parts)}
-        stored = _Stored()
-        # A part's own checkpoint comes after that of all pods, which is the beginning of a part without one.
-        for checkpoint in sorted(checkpoints, key=lambda one: bool(mark_of(one))):
-            plan = plans.get(ObjectKey(checkpoint.metadata.namespace, checkpoint.spec.vpa_object_name))
-            if plan is not None:
-                self._load(cycle, plan, checkpoint, stored)
+        stored = read_checkpoints(checkpoints, [plan for plan in cycle.served if new.intersection(plan.parts)])
+        cycle.findings += stored.findings
         return stored
 
-    @staticmethod
-    def _load(cycle: _Cycle, plan: Plan, checkpoint: VpaCheckpoint, stored: _Stored) -> None:
-        name, mark = checkpoint.spec.container_name, mark_of(checkpoint)
-        if plan.split is not None and not mark:
-            with _refusing(cycle, plan, name):
-                prior = as_prior(load_checkpoint(checkpoint, plan.rules_of(name)))
-                stored.usage |= dict.fromkeys(((part, name) for part in plan.parts), prior)
-            return
-        key = replace(plan.workload, part=mark), name
-        with _refusing(cycle, plan, name):
-            # The nodes of pods that have ended may be gone, so a part cannot be told from the history alone.
-            stored.usage[key] = replace(load_checkpoint(checkpoint, plan.rules_of(name)), goes_first=bool(mark))
-        with _refusing(cycle, plan, name):
-            learned = read_stored(checkpoint.metadata.annotations, f"checkpoint {checkpoint.metadata.namespace}/{checkpoint.metadata.name}")
-            if learned is not None:
-                stored.learned[key] = learned
-
-    def _recommend(self, cycle: _Cycle) -> None:
+    def _recommend(self, cycle: CycleState) -> None:
         known: dict[ObjectKey, bool] = {}
         by_profile: dict[str, list[WorkloadUse]] = defaultdict(list)
         for plan in cycle.served:
@@ -366,20 +273,20 @@ class RecommenderService:
             with cycle.guard(f"vpa {plan.vpa.key}"):
                 self._settle(cycle, plan, known[plan.vpa.key], {part: found[part] for part in plan.parts})
 
-    def _estimate(self, cycle: _Cycle, profile: Profile, workloads: Sequence[WorkloadUse]) -> list[Recommendation]:
+    def _estimate(self, cycle: CycleState, profile: Profile, workloads: Sequence[WorkloadUse]) -> list[Recommendation]:
         # An ensemble goes on for all that are tracked, or what is not served for a moment would be forgotten.
         pods = {workload: cycle.live.get(workload, []) for workload, other in cycle.profiles.items() if other is profile}
         outlooks, findings = self._outlooks.at(profile, pods, cycle.now)
         cycle.findings += findings
         return estimate_workloads(workloads, profile, cycle.findings, outlooks)
 
-    def _present_uses(self, cycle: _Cycle, part: WorkloadRef) -> dict[str, ContainerUse]:
+    def _present_uses(self, cycle: CycleState, part: WorkloadRef) -> dict[str, ContainerUse]:
         """The containers that live pods have; all that are known while there is no pod, as between the runs of a CronJob."""
         pods = cycle.live.get(part, [])
         names = {container.name for pod in pods for container in scalable(pod)}
         return self._history.uses(part, cycle.now, names if pods else None)
 
-    def _settle(self, cycle: _Cycle, plan: Plan, known: bool, by_part: Mapping[WorkloadRef, Sequence[Recommendation]]) -> None:
+    def _settle(self, cycle: CycleState, plan: Plan, known: bool, by_part: Mapping[WorkloadRef, Sequence[Recommendation]]) -> None:
         unread = next((cycle.unread[part] for part in plan.parts if part in cycle.unread), None)
         found = [one for recommendations in by_part.values() for one in recommendations]
         problems = []
@@ -417,7 +324,7 @@ class RecommenderService:
 
     def _publish(
         self,
-        cycle: _Cycle,
+        cycle: CycleState,
         vpa: Vpa,
         workload: WorkloadRef | None,
         recommendations: tuple[Recommendation, ...] | None,
@@ -437,18 +344,10 @@ class RecommenderService:
             )
         cycle.outcomes.append(VpaOutcome(vpa.key, workload, recommendations, problems))
 
-    def _write_checkpoints_of(self, cycle: _Cycle, plan: Plan, part: WorkloadRef, pods: frozenset[str]) -> None:
-        vpa = plan.vpa
-        owner = OwnerReference(vpa.api_version, vpa.kind, vpa.metadata.name, uid=vpa.metadata.uid)
+    def _write_checkpoints_of(self, cycle: CycleState, plan: Plan, part: WorkloadRef, pods: frozenset[str]) -> None:
         for name, state in self._history.changed(part).items():
-            live = {ContainerRef(part.namespace, pod, name) for pod in pods}
-            checkpoint = save_checkpoint(vpa.key, name, state, live=live, now=cycle.now)
-            checkpoint = marked(checkpoint, part) if part.part else checkpoint
-            # Owned by the VPA, so that it goes when the VPA goes.
             learned = self._outlooks.stored(plan.profile, part, name)
-            annotations = checkpoint.metadata.annotations | ({} if learned is None else write_stored(learned))
-            metadata = msgspec.structs.replace(checkpoint.metadata, owner_references=[owner], annotations=annotations)
-            self._cluster.put_checkpoint(msgspec.structs.replace(checkpoint, metadata=metadata))
+            self._cluster.put_checkpoint(new_checkpoint(plan.vpa, (part, name), state, learned, pods=pods, now=cycle.now))
             self._history.saved(part, name)
             cycle.checkpoints_written += 1
 
@@ -458,13 +357,3 @@ def _unless_broken(plan: Plan, error: VpaIpprError | None) -> Plan:
     if error is None or not plan.is_served:
         return plan
     return replace(plan, problem=Problem(CONDITION_CONFIG_UNSUPPORTED, error.reason, str(error)))
-
-
-@contextmanager
-def _refusing(cycle: _Cycle, plan: Plan, container: str) -> Iterator[None]:
-    """What is damaged in a checkpoint is refused with a reason, and the history is read instead."""
-    try:
-        yield
-    except ValidationError as error:
-        _log.warning("checkpoint refused", extra={"vpa": str(plan.vpa.key), "container": container, "reason": error.reason})
-        cycle.findings.append(Finding(error.reason, str(plan.vpa.key), 1, str(error)))

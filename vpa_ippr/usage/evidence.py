@@ -98,7 +98,8 @@ class CpuCensoring:
 
     def finding(self, row: int, subject: str) -> Finding | None:
         """What is to be said of one container; None if none of its steps is censored."""
-        throttled, waiting, censored = (np.atleast_1d(flags[row]) for flags in (self.throttled, self.waiting, self.censored))
+        throttled, waiting = np.atleast_1d(self.throttled[row]), np.atleast_1d(self.waiting[row])
+        censored = throttled | waiting
         count = int(np.count_nonzero(censored))
         if not count:
             return None

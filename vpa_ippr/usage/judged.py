@@ -1,4 +1,4 @@
-"""Evidence on the steps of one container instance: the demand and the need behind its use, and what is kept of it to say why.
+"""Evidence on the steps of container instances: the demand and the need behind their use, and what is kept of it to say why.
 
 A point of evidence at ``t`` stands for the time until then, so it tells of the step that ends at ``t``: when a step is closed, its evidence
 is there. A step without evidence counts as it was measured.
@@ -6,6 +6,7 @@ is there. A step without evidence counts as it was measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,20 +49,30 @@ _OF_ONE, _OF_ALL = slice(0, 3), slice(3, 5)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Steps of one resource as they count, whether it was ``short`` in each, and the rows of notes on them, see ``Notes``."""
+    """Steps of one resource as they count, a row an instance.
+
+    ``values`` and ``short``, whether it was short in each: (instances, steps). ``notes`` on them, see ``Notes``: (5, instances, steps).
+    ``known``: whether there was any evidence on an instance.
+    """
 
     values: Floats
     short: Bools
     notes: Floats
+    known: Bools
 
     @property
-    def spare_bytes(self) -> float:
-        """Of memory: what did not count of the last step."""
-        return float(np.nan_to_num(self.notes[_AMOUNT, -1]))
+    def spare_bytes(self) -> list[float]:
+        """Of memory: what did not count of each instance's last step."""
+        spare: list[float] = np.nan_to_num(self.notes[_AMOUNT, :, -1]).tolist()
+        return spare
 
 
-def evidence_table(series: Sequence[EvidenceSeries], begin: int, end: int, step_seconds: float) -> Floats | None:
-    """The evidence on the steps ``begin <= n < end``, a row for each kind; None without any. Of the points in a step the last counts."""
+def evidence_table(evidence: Sequence[Sequence[EvidenceSeries]], begin: int, end: int, step_seconds: float) -> Floats | None:
+    """The evidence on each instance in the steps ``begin <= n < end``: (kinds, instances, steps); None without any.
+
+    Of the points in a step the last counts.
+    """
+    series = [one for own in evidence for one in own]
     if not series or begin >= end:
         return None
     times = np.concatenate([one.timestamps for one in series])
@@ -69,36 +80,37 @@ def evidence_table(series: Sequence[EvidenceSeries], begin: int, end: int, step_
     inside = (place >= 0) & (place < end - begin)
     if not inside.any():
         return None
-    kinds = np.repeat([_KINDS[one.kind] for one in series], [len(one.timestamps) for one in series])
-    table = np.full((len(_KINDS), end - begin), np.nan)
-    table[kinds[inside], place[inside]] = np.concatenate([one.values for one in series])[inside]
+    where = [(_KINDS[one.kind], row) for row, own in enumerate(evidence) for one in own]
+    kinds, rows = np.repeat(where, [len(one.timestamps) for one in series], axis=0).T
+    table = np.full((len(_KINDS), len(evidence), end - begin), np.nan)
+    table[kinds[inside], rows[inside], place[inside]] = np.concatenate([one.values for one in series])[inside]
     return table
 
 
 def judged_cpu(cores: Floats, table: Floats, rules: EvidenceRules) -> Judged | None:
-    """The demand behind the use; None without evidence."""
+    """The demand behind the use, which is (instances, steps) as the evidence is; None without evidence."""
     throttled, waiting = table[_CPU_ROWS]
-    known = ~(np.isnan(throttled) & np.isnan(waiting))
+    known = np.asarray(~np.isnan([throttled, waiting]).all(axis=(0, 2)))
     if not known.any():
         return None
     judged = judge_cpu(cores, throttled, waiting, rules.cpu)
     uplift = judged.uplift
-    notes = np.full((5, len(cores)), np.nan)
+    notes = np.full((5, *cores.shape), np.nan)
     notes[_AMOUNT], notes[_PRESSURE], notes[_THROTTLED] = uplift, waiting, throttled
-    return Judged(np.where(np.isnan(uplift), cores, cores * uplift), judged.censored, notes)
+    return Judged(np.where(np.isnan(uplift), cores, cores * uplift), judged.censored, notes, known)
 
 
 def judged_memory(working_set: Floats, table: Floats, rules: EvidenceRules, step_seconds: float) -> Judged | None:
-    """The need behind the working set; None without evidence."""
+    """The need behind the working set, which is (instances, steps) as the evidence is; None without evidence."""
     rows = table[_MEMORY_ROWS]
-    known = ~np.isnan(rows).all(axis=0)
+    known = np.asarray(~np.isnan(rows).all(axis=0))
     if not known.any():
         return None
     need = judge_need(MemoryParts(working_set, *rows), step_seconds, rules=rules.memory)
-    notes = np.full((5, len(working_set)), np.nan)
+    notes = np.full((5, *working_set.shape), np.nan)
     notes[_AMOUNT], notes[_USED], notes[_REASON], notes[_PRESSURE] = working_set - need.need_bytes, working_set, need.reason, rows[-1]
     notes[:, ~known] = np.nan
-    return Judged(need.need_bytes, judge_pressure(rows[-1], rules.memory).tight, notes)
+    return Judged(need.need_bytes, judge_pressure(rows[-1], rules.memory).tight, notes, np.asarray(known.any(axis=1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +127,7 @@ class Notes:
     @cached_property
     def censoring(self) -> CpuCensoring:
         """Of CPU: how the steps were judged, as one row."""
-        uplift = np.nan_to_num(self.rows[_AMOUNT].astype(np.float64), nan=1.0)
+        uplift = np.where(np.isnan(self.rows[_AMOUNT]), 1.0, self.rows[_AMOUNT].astype(np.float64))
         throttled, waiting = self.rows[_THROTTLED].astype(np.float64), self.rows[_PRESSURE].astype(np.float64)
         rules = self.rules.cpu
         return CpuCensoring(
@@ -125,14 +137,14 @@ class Notes:
     @cached_property
     def uplifted_share(self) -> float | None:
         """Of CPU: the share of the steps with evidence that count more than was used; None without any."""
-        known = self.rows[_AMOUNT][np.isfinite(self.rows[_AMOUNT])]
-        return float(np.mean(known > 1.0)) if len(known) else None
+        known = int(np.count_nonzero(np.isfinite(self.rows[_AMOUNT])))
+        return int(np.count_nonzero(self.rows[_AMOUNT] > 1.0)) / known if known else None
 
     @cached_property
     def throttled_share(self) -> float | None:
         """Of CPU: the largest share of periods that was cut off; None without a quota."""
-        known = self.rows[_THROTTLED][np.isfinite(self.rows[_THROTTLED])]
-        return float(known.max()) if len(known) else None
+        largest = float(np.fmax.reduce(self.rows[_THROTTLED]))
+        return largest if math.isfinite(largest) else None
 
     @cached_property
     def tightness(self) -> MemoryTightness:
@@ -142,7 +154,7 @@ class Notes:
     @cached_property
     def need(self) -> MemoryNeed | None:
         """Of memory: how the newest step with evidence was judged; None without any."""
-        known = np.flatnonzero(np.isfinite(self.rows[_REASON]) & (self.rows[_REASON] != NeedReason.NOT_MEASURED))
+        known = np.flatnonzero(self.rows[_REASON] > float(NeedReason.NOT_MEASURED))
         if not len(known):
             return None
         spare, used, reason = self.rows[_OF_ONE, known[-1:]].astype(np.float64)
@@ -156,9 +168,9 @@ def joined_notes(
     known = [(index, part) for index, part in enumerate(parts) if part is not None]
     if before is None and not known:
         return None
-    fresh = np.full((5, len(pods)), np.nan)
+    fresh = np.full((5, len(pods)), np.nan, dtype=np.float32)
     for index, part in known:
         fresh[_OF_ONE, pods == index] = part[_OF_ONE, pods == index]
         fresh[_OF_ALL] = np.fmax(fresh[_OF_ALL], part[_OF_ALL])
     rows = fresh if before is None else np.concatenate((before.rows, fresh), axis=1)
-    return Notes(rules, rows[:, -keep:].astype(np.float32))
+    return Notes(rules, rows[:, -keep:].copy())
