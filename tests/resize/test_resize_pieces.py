@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from resize_support import (
-    READY,
     RULES,
     START,
     FakeApiError,
@@ -17,13 +16,12 @@ from resize_support import (
 )
 
 from vpa_ippr.api.errors import ClusterError, UsageError
-from vpa_ippr.api.meta import Condition, ObjectMeta, OwnerReference
+from vpa_ippr.api.meta import ObjectMeta, OwnerReference
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import Amounts
 from vpa_ippr.api.vpa import TargetRef, Vpa
 from vpa_ippr.recommend.ports import Workload
-from vpa_ippr.resize.budget import may_restart
 from vpa_ippr.resize.follow import revert_target
 from vpa_ippr.resize.ledger import (
     Infeasible,
@@ -185,24 +183,6 @@ def test_the_oldest_of_several_vpas_wins():
     old = aimed_at("Deployment", "web", name="z", created="2026-01-01T00:00:00Z")
     for order in ([young, old], [old, young]):
         assert vpa_of(owned_by("ReplicaSet", "web-5d"), index_vpas(order), find) is old
-
-
-@pytest.mark.parametrize(
-    ("ready", "update", "allowed"),
-    [
-        pytest.param([True, True, True], {}, True, id="all-serve"),
-        pytest.param([True, False, True], {}, False, id="another-does-not"),
-        pytest.param([False, True, True], {}, True, id="only-itself-does-not"),
-        pytest.param([True], {}, False, id="too-few"),
-        pytest.param([True], {"min_replicas": 1}, True, id="vpa-allows-one"),
-    ],
-)
-def test_restarts_keep_the_others_serving(ready, update, allowed):
-    app = a_container(cpu="1", memory="1Gi")
-    group = [
-        a_pod(app, name=f"web-{n}", conditions=(READY if is_ready else Condition("Ready", "False"),)) for n, is_ready in enumerate(ready)
-    ]
-    assert may_restart(group[0], group, a_vpa(**update), SETTINGS) is allowed
 
 
 def test_a_ledger_survives_its_annotation():

@@ -83,18 +83,6 @@ class Budget:
         return None
 
 
-def may_restart(pod: Pod, group: Sequence[Pod], vpa: Vpa, settings: Settings) -> bool:
-    """True when restarting containers of ``pod`` leaves every other pod of its VPA serving, and there are enough pods.
-
-    One pod at a time: a pod whose own resize is not complete, or that is not Ready after it, blocks the next.
-    """
-    policy = vpa.spec.update_policy
-    least = (policy.min_replicas if policy else None) or settings.min_replicas
-    if len(group) < least:
-        return False
-    return all(is_complete(other) for other in group if other.key != pod.key)
-
-
 def _free(pdb: PodDisruptionBudget, pod: Pod) -> bool:
     return not is_ready(pod) and pdb.lets_unready_go
 
