@@ -23,11 +23,14 @@ from vpa_ippr.resize.settings import Settings
 _PODS = 5_000
 _VPAS = 2_000
 _FITTING = {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "512Mi"}}
+_LARGE = {"requests": {"cpu": "1", "memory": "256Mi"}, "limits": {"cpu": "4", "memory": "512Mi"}}
+# The soak is ten cycles long.
+_MOST_CYCLES = 30
 _SMALL = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "400m", "memory": "256Mi"}}
 
 
 def measure() -> list[Figure]:
-    return [_cycle("updater.quiet", 0), _cycle("updater.due", 10)]
+    return [_cycle("updater.quiet", 0), _cycle("updater.due", 10), _rollout("updater.rollout", 10)]
 
 
 def _cycle(name: str, due_percent: int) -> Figure:
@@ -47,6 +50,38 @@ def _cycle(name: str, due_percent: int) -> Figure:
         requests = ", ".join(f"{count / resizes:g} {kind}" for kind, count in sorted(written.items()))
         note += f"; writes a resize: {requests}"
     return Figure(name=name, size=f"{_PODS:,} pods, {_VPAS:,} VPAs, {due_percent} % due", run=run, units=_PODS, unit="pod", note=note)
+
+
+def _rollout(name: str, due_percent: int) -> Figure:
+    """A tenth of the workloads have too much CPU: one pod of each gets less first, the others after the soak."""
+    clusters: list[MemoryCluster] = []
+    # Whole workloads: what one replica has too much of all have.
+    pods = [_pod(number, _LARGE if number % _VPAS % 100 < due_percent else _FITTING) for number in range(_PODS)]
+    vpas = [_vpa(number) for number in range(_VPAS)]
+    resizes = sum(one.spec.containers[0].resources.requests["cpu"] == "1" for one in pods)
+
+    def prepare() -> tuple[Updater, StandingClock]:
+        clusters.append(_cluster(pods, vpas))
+        clock = StandingClock(NOW)
+        return Updater(clusters[-1], clock, Settings(), rules_for("1.36")), clock
+
+    def roll_out(made: tuple[Updater, StandingClock]) -> None:
+        updater, clock = made
+        issued = cycles = 0
+        while issued < resizes:
+            assert cycles < _MOST_CYCLES, f"{issued} of {resizes} resizes after {cycles} cycles"
+            issued += updater.run_cycle().counts().get(OutcomeCode.ISSUED, 0)
+            clusters[-1].carry_out()
+            clock.moment += 60.0
+            cycles += 1
+        notes.append(cycles)
+
+    notes: list[int] = []
+    run = best_of(1, prepare, roll_out)
+    requests = ", ".join(f"{count / resizes:.2f} {kind}" for kind, count in sorted(clusters[-1].writes.items()))
+    note = f"{notes[-1]} cycles, {run.wall_seconds / notes[-1]:.2f} s each; writes a resize: {requests}"
+    size = f"{_PODS:,} pods, {_VPAS:,} VPAs, {resizes} decreases by canary"
+    return Figure(name=name, size=size, run=run, units=_PODS * notes[-1], unit="pod and cycle", note=note)
 
 
 def _checked(result: UpdateResult, resizes: int) -> UpdateResult:

@@ -10,7 +10,7 @@ import msgspec
 from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
 from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
-from vpa_ippr.api.meta import ObjectKey, ObjectMeta
+from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta
 from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Container, Pod
 from vpa_ippr.api.quota import ResourceQuota
@@ -73,6 +73,19 @@ class MemoryCluster:
     def delete_shrink(self, key: ObjectKey) -> None:
         raise NotImplementedError(f"no shrinks are opened: {key}")
 
+    def admission_renewed_at(self) -> float | None:
+        return None
+
+    def dry_run_resize(self, key: ObjectKey, patch: Patch) -> Pod:
+        raise NotImplementedError(f"nothing is tried first: {key} {patch}")
+
+    def annotate_vpa(self, key: ObjectKey, annotations: Mapping[str, str]) -> None:
+        self._vpas = [_annotated(vpa, annotations) if vpa.key == key else vpa for vpa in self._vpas]
+        self.writes["rollout"] += 1
+
+    def put_vpa_condition(self, vpa: Vpa, condition: Condition) -> None:
+        raise NotImplementedError(f"no harm is done: {vpa.key} {condition}")
+
     def evict_pod(self, key: ObjectKey, uid: str) -> None:
         raise NotImplementedError(f"no pods are evicted: {key} {uid}")
 
@@ -89,12 +102,16 @@ class MemoryCluster:
         pod = self._checked(key, patch)
         return self._store("ledger", pod, replace(pod.metadata, annotations={**pod.metadata.annotations, **metadata.annotations}))
 
-    def record_event(self, about: ObjectRef, event_type: EventType, reason: str, message: str) -> None:
-        assert about.uid
+    def record_event(self, about: ObjectRef | Vpa, event_type: EventType, reason: str, message: str) -> None:
+        assert about.metadata.uid if isinstance(about, Vpa) else about.uid
         assert event_type
         assert reason
         assert message
         self.writes["event"] += 1
+
+    def carry_out(self) -> None:
+        """The kubelets do what is asked of them."""
+        self._pods = {key: _carried_out(pod) for key, pod in self._pods.items()}
 
     def _checked(self, key: ObjectKey, patch: Patch) -> Pod:
         pod, given = self._pods[key], msgspec.convert(patch["metadata"], ObjectMeta)
@@ -106,6 +123,18 @@ class MemoryCluster:
         stored = replace(pod, metadata=replace(metadata, resource_version=str(int(metadata.resource_version) + 1_000_000)))
         self._pods[pod.key] = stored
         return stored
+
+
+def _annotated(vpa: Vpa, annotations: Mapping[str, str]) -> Vpa:
+    return replace(vpa, metadata=replace(vpa.metadata, annotations={**vpa.metadata.annotations, **annotations}))
+
+
+def _carried_out(pod: Pod) -> Pod:
+    if pod.status.observed_generation == pod.metadata.generation:
+        return pod
+    resources = {container.name: container.resources for container in pod.spec.containers}
+    statuses = [replace(status, resources=resources[status.name]) for status in pod.status.container_statuses]
+    return replace(pod, status=replace(pod.status, observed_generation=pod.metadata.generation, container_statuses=statuses))
 
 
 class _SpecPatch(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -33,8 +33,8 @@ class Amounts:
     def having(self, resource: Resource, amount: int | None) -> Amounts:
         """A copy with one amount replaced."""
         if resource is Resource.CPU:
-            return replace(self, cpu_millicores=amount)
-        return replace(self, memory_bytes=amount)
+            return Amounts(amount, self.memory_bytes)
+        return Amounts(self.cpu_millicores, amount)
 
     def to_quantities(self) -> dict[str, str]:
         """The canonical quantities, without the resources that are not set."""

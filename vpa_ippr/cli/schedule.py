@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_SIGNAL_SECONDS = 1.0
+
 _SOONEST_SECONDS = 0.001
 
 
@@ -188,7 +190,9 @@ def _run_scheduled(jobs: Sequence[Job], leading: Leading | None) -> None:
             if under_way != _may_run(leading):
                 under_way = not under_way
                 (_begin if under_way else _pause)(scheduler, jobs)
-            news.get()
+            # A signal that another thread has taken is seen only when this one wakes up.
+            with contextlib.suppress(queue.Empty):
+                news.get(timeout=_SIGNAL_SECONDS)
         scheduler.shutdown(wait=True)
 
 

@@ -135,8 +135,8 @@ def _capped(estimate: Estimate, cap: _Cap) -> Capped:
     def change(amounts: Amounts) -> Amounts:
         for resource in Resource:
             amount = amounts.get(resource)
-            if amount is not None:
-                amounts = amounts.having(resource, cap(resource, amount)[0])
+            capped = amount if amount is None else cap(resource, amount)[0]
+            amounts = amounts if capped == amount else amounts.having(resource, capped)
         return amounts
 
     notes = tuple(

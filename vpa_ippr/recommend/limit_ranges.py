@@ -117,10 +117,12 @@ _VIEWS = (
 def _fit(
     everyone: dict[str, Estimate], originals: Mapping[str, ContainerResources], bounds: LimitBounds, resource: Resource, view: _View
 ) -> dict[str, Estimate]:
+    lowest, highest = bounds.minimum.get(resource) or 0, bounds.maximum.get(resource) or 0
+    if not lowest and not highest:
+        return everyone
     amounts = {name: view.read(estimate).get(resource) for name, estimate in everyone.items()}
     recommended = sum(amount or 0 for amount in amounts.values())
     limited = sum(proportional_limit(resource, originals[name], amount, bounds.default) or 0 for name, amount in amounts.items())
-    lowest, highest = bounds.minimum.get(resource) or 0, bounds.maximum.get(resource) or 0
     if not limited or not recommended:
         return everyone
     if lowest > recommended:
