@@ -1,8 +1,10 @@
 """What is asked about pods that were resized lately, and what comes of it."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
-from resize_support import FakeClock, FakeCluster, a_container, a_pod, a_recommendation, a_vpa
+from resize_support import FakeApiError, FakeClock, FakeCluster, a_container, a_pod, a_recommendation, a_vpa
 
 from vpa_ippr.api.errors import SourceError
 from vpa_ippr.api.meta import ObjectKey
@@ -10,9 +12,11 @@ from vpa_ippr.api.names import ANNOTATION_ROLLOUT_GUARD
 from vpa_ippr.api.signals import Signals
 from vpa_ippr.resize.controller import Updater
 from vpa_ippr.resize.reasons import OutcomeCode as Code
-from vpa_ippr.resize.rollout_state import RolloutPhase, read_rollout
+from vpa_ippr.resize.rollout_state import Canary, Rollout, RolloutPhase, read_rollout, to_annotations
 from vpa_ippr.resize.rules import rules_for
 from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.watching import Watcher
+from vpa_ippr.resize.world import read_world
 
 SETTINGS = Settings()
 APP = a_container(cpu="2", memory="1Gi", cpu_limit="4", memory_limit="1Gi")
@@ -147,3 +151,41 @@ def test_a_rollout_waits_for_a_guard_that_cannot_be_asked(prometheus, guard):
         assert found == {"web-0": (Code.REFUSED, "GuardUnknown"), "web-1": (Code.REFUSED, "GuardUnknown")}
         assert stage.cpu(WEB_0) == 2000
     assert stage.cpu(WEB_1) == 2000
+
+
+def test_a_prometheus_that_does_not_answer_is_asked_a_few_times_a_cycle_and_no_more():
+    prometheus, clock = Prometheus(), FakeClock()
+    asked = []
+
+    def evaluate(query):
+        asked.append(query)
+        raise GONE
+
+    prometheus.evaluate = evaluate
+    pods = [a_pod(APP, name=f"web-{number}") for number in range(8)]
+    vpas = []
+    for number, pod in enumerate(pods):
+        vpa = a_vpa(CPU_DOWN, name=f"web-{number}")
+        canary = Rollout(1, RolloutPhase.CANARY, key="k", canary=Canary(pod.metadata.uid, pod.metadata.name))
+        annotations = {ANNOTATION_ROLLOUT_GUARD: "errors > 1", **to_annotations(canary)}
+        vpas.append(msgspec.structs.replace(vpa, metadata=msgspec.structs.replace(vpa.metadata, annotations=annotations)))
+    cluster = FakeCluster(*pods, vpas=tuple(vpas), clock=clock)
+    watcher = Watcher(prometheus, None, SETTINGS)
+    world = replace(read_world(cluster), groups={vpa.key: [pod] for vpa, pod in zip(vpas, pods, strict=True)})
+    assert len(watcher.watch(world, clock.now()).guard_problems) == 8
+    assert len(asked) == 3
+    watcher.watch(world, clock.now())
+    assert len(asked) == 6
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_growth_goes_although_the_rollout_beside_it_cannot_be_written(down):
+    stage = Stage()
+    stage.cluster.recommend(a_recommendation(cpu="1", memory="4Gi"))
+    stage.cluster.pods[WEB_0] = a_pod(a_container(cpu="2", memory="1Gi", memory_limit="2Gi"), name="web-0")
+    stage.cluster.pods[WEB_1] = a_pod(a_container(cpu="2", memory="1Gi", memory_limit="2Gi"), name="web-1")
+    if down:
+        stage.cluster.failing["annotate_vpa"] = FakeApiError(403, "verticalpodautoscalers is forbidden", api_reason="Forbidden")
+    stage.cycle()
+    assert stage.cluster.pods[WEB_1].desired("app").requests.memory_bytes == 4 << 30
+    assert stage.cpu(WEB_0) == (2000 if down else 1000)

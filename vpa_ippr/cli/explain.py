@@ -10,11 +10,13 @@ import click
 from vpa_ippr.api.errors import EXIT_DONE, UsageError
 from vpa_ippr.cli import options
 from vpa_ippr.cli.server_rules import server_rules
+from vpa_ippr.cli.updater_options import settings_options
 
 if TYPE_CHECKING:
     from vpa_ippr.api.pod import Pod
     from vpa_ippr.api.vpa import Vpa
     from vpa_ippr.recommend.ownership import FindWorkload
+    from vpa_ippr.resize.settings import Settings
     from vpa_ippr.resize.world import World
 
 _PARTS = 3
@@ -25,14 +27,19 @@ _VPA_KINDS = ("verticalpodautoscaler", "vpa")
 @click.argument("subject", metavar="NAMESPACE/KIND/NAME")
 @options.cluster_options
 @options.clock_options
+@settings_options
 @click.option("--format", "-f", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="How to print.")
-def explain(subject: str, kubeconfig: str | None, context: str | None, clock_url: str | None, form: str) -> int:
-    """Tell the story of one workload, such as shop/Deployment/web; KIND may also be Pod or VPA. Nothing is changed."""
+def explain(
+    subject: str, kubeconfig: str | None, context: str | None, clock_url: str | None, settings: Callable[[], Settings], form: str
+) -> int:
+    """Tell the story of one workload, such as shop/Deployment/web; KIND may also be Pod or VPA. Nothing is changed.
+
+    Give the settings that the updater runs with, where they are not the defaults.
+    """
     from vpa_ippr.cluster.connection import connect
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
     from vpa_ippr.report.trail import Story, render_json, render_text
-    from vpa_ippr.resize.settings import Settings
     from vpa_ippr.resize.trail import trails
     from vpa_ippr.resize.world import read_world
 
@@ -42,7 +49,7 @@ def explain(subject: str, kubeconfig: str | None, context: str | None, clock_url
     kube = Kube(rest, clock, "vpa-ippr-explain")
     world = read_world(kube)
     wanted = _pods_of(world, namespace, kind, name, kube.find_workload)
-    found = trails(world, wanted, server_rules(rest), Settings(), clock.now())
+    found = trails(world, wanted, server_rules(rest), settings(), clock.now())
     vpas = _vpas_about(world, namespace, kind, name, [trail.vpa for trail in found if trail.vpa is not None])
     if not found and not vpas:
         raise UsageError(

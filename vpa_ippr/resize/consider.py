@@ -51,8 +51,11 @@ def consider(view: View, rules: VersionRules, settings: Settings) -> Proposal | 
 
 
 def or_evict(view: View, revert: Revert) -> EvictionCandidate | Revert:
-    """A resize that has come to nothing: the modes that evict would rather have the pod made anew than take it back."""
-    if view.vpa is None or view.vpa.update_mode not in MODES_THAT_EVICT:
+    """A resize that has come to nothing: the modes that evict would rather have the pod made anew than take it back.
+
+    Where it cannot be told whether to evict it is taken back: what is stuck must not stay so for a slip in an annotation.
+    """
+    if view.vpa is None or view.vpa.update_mode not in MODES_THAT_EVICT or not view.is_readable:
         return revert
     occasion = Occasion(None, Hindrance(revert.reason, revert.message), view.ledger)
     return EvictionCandidate(view, view.vpa, occasion, revert)

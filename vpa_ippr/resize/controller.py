@@ -104,22 +104,28 @@ class Updater:
         arranged = arrange(world, proposals, budgets, self._watcher.watch(world, now), self._bucket, now, self._settings)
         self._bucket = arranged.bucket
         outcomes: list[PodOutcome] = []
-        stopped = set(arranged.failures)
+        unwritten: dict[ObjectKey, ClusterError] = {}
         for vpa in world.vpas:
             if vpa.key in arranged.rollouts:
                 failure = self._rollouts.write(vpa, arranged.rollouts[vpa.key])
                 if failure is not None:
-                    stopped.add(vpa.key)
-                    logger.warning("rollout not written", extra={"vpa": str(vpa.key), "error": str(failure)})
+                    unwritten[vpa.key] = failure
                     continue
                 outcomes += self._take_back(world, vpa, arranged.rollouts[vpa.key])
         for proposal in arranged.go:
-            if proposal.vpa.key not in stopped:
-                outcomes.append(self._guarded(proposal.view.pod.key, proposal.vpa, partial(self._turn.carry_out, proposal)))
+            # What belongs to no rollout needs no note of it.
+            unnoted = unwritten.get(proposal.vpa.key) if proposal.rollout is not None else None
+            outcomes.append(self._guarded(proposal.view.pod.key, proposal.vpa, partial(self._send, proposal, unnoted)))
         outcomes += [_failed(p, error) for p in proposals if (error := arranged.failures.get(p.vpa.key)) is not None]
         gone = {outcome.pod for outcome in outcomes}
         crowded, held = self._crowded([one for one in arranged.held if one.proposal.view.pod.key not in gone], now)
         return [*outcomes, *held], crowded
+
+    def _send(self, proposal: Proposal, unwritten: ClusterError | None) -> PodOutcome:
+        """Carry it out, unless the state of its rollout could not be written."""
+        if unwritten is not None:
+            raise unwritten
+        return self._turn.carry_out(proposal)
 
     def _crowded(self, held: Sequence[HeldBack], now: float) -> tuple[list[EvictionCandidate], list[PodOutcome]]:
         """Told apart: the pods whose node has had no room for so long that an eviction may be the better way, and all others."""

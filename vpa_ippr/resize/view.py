@@ -66,6 +66,11 @@ class View:
         return self.namespace_limits
 
     @property
+    def is_readable(self) -> bool:
+        """False when what belongs to the pod's VPA or namespace cannot be read."""
+        return not isinstance(self.namespace_limits, QuantityError) and not isinstance(self.known_circumstances, ValidationError)
+
+    @property
     def active(self) -> tuple[MemoryShrink, ...]:
         """The shrinks that are not finished."""
         return tuple(shrink for shrink in self.shrinks if not shrink.status.phase.is_terminal)
