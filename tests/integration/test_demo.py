@@ -58,9 +58,11 @@ def test_a_shrink_was_taken_back_because_the_workload_needed_its_memory(summary:
     assert reverted[0]["reason"] in ("MemoryPressure", "IoPressure", "Refaults", "SettledAbove", "MajorFaults")
 
 
-def test_a_resize_was_deferred_and_later_done(summary: dict[str, Any]) -> None:
+def test_a_resize_waited_for_room_on_its_node_and_was_done_then(summary: dict[str, Any]) -> None:
+    """Nothing is asked for that would only sit Deferred."""
     (trainer,) = [reasons for pod, reasons in events_by_pod(summary).items() if pod.startswith("trainer-")]
-    assert trainer.index("ResizeDeferred") < trainer.index("ResizeCompleted")
+    assert "ResizeDeferred" not in trainer
+    assert trainer.index("ResizeIssued") < trainer.index("ResizeCompleted")
 
 
 def test_a_resize_was_refused_with_its_reason(summary: dict[str, Any]) -> None:

@@ -224,7 +224,7 @@ WORKLOADS: tuple[DemoWorkload, ...] = (
     DemoWorkload(
         "ml",
         "trainer",
-        "Deferred: wants 2.4 CPUs on a node that a batch job fills until it ends.",
+        "Held back: wants 2.4 CPUs on a node that a batch job fills until it ends.",
         (_app(("500m", ""), ("1Gi", "2Gi"), {"seed": 15, "cpu": _steady("2400m", 0.02), "anon": _steady("820Mi")}),),
         node="node-small",
     ),
