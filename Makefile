@@ -25,7 +25,7 @@ test: $(STAMP) services ## Run all tests; real services are installed where apt 
 	$(PYTEST) --cov --cov-report=term --cov-report=xml
 
 test-fast: $(STAMP) ## Run the quick tests, which start no service, in under a minute
-	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow" $(addprefix --ignore=tests/,backtest contract families forecast)
+	HYPOTHESIS_EXAMPLES=10 $(PYTEST) -q -n auto -m "not integration and not slow" $(addprefix --ignore=tests/,backtest contract families forecast sandbox)
 
 contract: $(STAMP) ## Run the contract suite on a sandbox of each version, or on the cluster that KUBECONFIG names
 	CONTRACT_KUBECONFIG="$(KUBECONFIG)" $(PYTEST) -q tests/contract

@@ -30,6 +30,7 @@ _SLOW_FILES = frozenset(
         "test_recommend_evidence.py",
         "test_recommend_recordings.py",
         "test_recommend_retraining.py",
+        "test_resize_safety.py",
     }
 )
 
