@@ -172,3 +172,21 @@ def test_a_sidecar_can_be_boosted():
         annotations={"vpaCpuStartupBoost/side": '{"requests":{"cpu":"50m"},"limits":{}}'},
     )
     assert cpu_of(step(pod, a_boosting_vpa(mode="Off")), "side") == (50, None)
+
+
+@pytest.mark.parametrize("mode", ["Off", "Recreate"])
+def test_a_note_without_a_limit_leaves_the_limit_where_it_is_however_often_it_is_read(mode):
+    pod, vpa = boosted(annotations={"vpaCpuStartupBoost/app": '{"requests":{"cpu":"500m"}}'}), a_boosting_vpa(RECOMMENDED, mode=mode)
+    for _ in range(4):
+        after = dict(step(pod, vpa).after)
+        pod = apply(pod, patch_for(pod, changes_to(pod, after)))
+        assert pod.desired("app").limits.cpu_millicores == 1200
+    assert not step(pod, vpa).after
+
+
+def test_a_note_that_would_change_the_qos_class_is_left_alone():
+    app = a_container(cpu="600m", cpu_limit="600m", memory="1Gi", memory_limit="1Gi")
+    pod = boosted(containers=[app], annotations={"vpaCpuStartupBoost/app": '{"requests":{"cpu":"200m"},"limits":{"cpu":"300m"}}'})
+    found = step(pod, a_boosting_vpa(mode="Off"))
+    assert qos_class(pod, desired_resources(pod, dict(found.after))) == "Guaranteed"
+    assert found.annotations  # and read no more

@@ -241,6 +241,13 @@ def test_min_replicas(live, policy, evicts, phase):
     assert evicts or kept(decision) is KeepReason.TOO_FEW_REPLICAS
 
 
+@pytest.mark.parametrize(("limit", "memory", "evicts"), [("16Gi", "2Gi", False), ("16Gi", "1Gi", True), ("2Gi", "1Gi", True)])
+def test_a_pod_is_not_made_anew_for_its_limits_alone(limit, memory, evicts):
+    pod = a_web_pod(containers=[a_container(cpu="2", memory=memory, memory_limit=limit)])
+    decision = judge(pod)
+    assert isinstance(decision, Evict) if evicts else kept(decision) is KeepReason.NOT_HELPED
+
+
 def test_the_budget_has_its_say_except_for_pods_that_have_not_started():
     budget = Budget("2 of 3 pods must stay")
     decision = judge(budget=budget)

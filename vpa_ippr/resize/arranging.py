@@ -68,6 +68,12 @@ class Budgets:
         self._pdbs = tuple(world.pdbs)
         self._made: dict[ObjectKey, Budget] = {}
 
+    def copy(self) -> Budgets:
+        """The same, to be charged with what may yet be held back."""
+        copied = Budgets(self._world, self._settings)
+        copied._made, copied._pdbs = dict(self._made), self._pdbs
+        return copied
+
     def of(self, vpa: Vpa) -> Budget:
         """What is left for the pods of this VPA."""
         made = self._made.get(vpa.key)
@@ -88,12 +94,16 @@ def arrange(
     """What goes, and what is held back. ``budgets`` are charged with the containers that are going to be restarted."""
     held: list[HeldBack] = []
     fitting = _within_nodes(world, _within_quotas(world, proposals, held), settings, held)
-    affordable = _within_budgets(fitting, budgets, held)
+    affordable = _within_budgets(fitting, budgets.copy(), held)
     rollouts, failures = _rollouts(world, affordable, watch, now, settings)
     held += [HeldBack(one.proposal, one.reason, one.message) for found in rollouts.values() for one in found.hold]
     cleared = _in_order(affordable, (one for found in rollouts.values() for one in found.go))
     rated = limit_rate(cleared, bucket, now, settings)
     held += [HeldBack(one, RefusalReason.RATE, f"not more than {settings.max_resizes_per_minute} resizes a minute") for one in rated.hold]
+    # Only now: what is held must not keep others from being disturbed, those that are taken back least of all.
+    for proposal in rated.go:
+        if proposal.plan.restarts:
+            budgets.take(proposal.vpa, proposal.view.pod)
     return Arrangement(rated.go, tuple(held), rollouts, failures, rated.bucket)
 
 

@@ -78,6 +78,9 @@ def boost_step(
     if not over:
         return Boosted(until=min(ends.values()))
     wanted = _wanted(pod, vpa, over, ledger, limits, sharing)
+    if qos_class(pod, desired_resources(pod, wanted)) != qos_class(pod, desired_resources(pod, {})):
+        logger.warning("startup boost left as it is: its annotation would change the QoS class", extra={"pod": str(pod.key)})
+        wanted = {}
     after = {name: resources for name, resources in wanted.items() if resources != pod.desired(name)}
     return Unboost(after, tuple(ANNOTATION_CPU_BOOST_PREFIX + name for name in over))
 
@@ -102,23 +105,39 @@ def _wanted(
     pod: Pod, vpa: Vpa, over: list[str], ledger: Ledger, limits: NamespaceLimits, sharing: Sharing
 ) -> dict[str, ContainerResources]:
     """What is recommended, in proportion to what the containers had been meant to get; that itself where nothing is to be applied."""
-    meant = {name: _meant(pod, name) for name in over}
+    noted = {name: _noted(pod, name) for name in over}
+    meant = {name: _meant(pod, name, noted[name]) for name in over}
     calm = _with_resources(pod, meant)
     targets = () if vpa.update_mode == "Off" else targets_of(calm, vpa, ledger, limits)
     recommended = {target.container: target.desired for target in targets if not sharing.forbids(target, Resource.CPU)}
     wanted = {name: with_resource(pod.desired(name), recommended.get(name, meant[name]), Resource.CPU) for name in over}
+    wanted = {name: _with_limit_of(pod, name, resources) if _lacks_limit(noted[name]) else resources for name, resources in wanted.items()}
     return _keep_burstable(pod, wanted)
 
 
-def _meant(pod: Pod, container: str) -> ContainerResources:
+def _meant(pod: Pod, container: str, noted: ContainerResources) -> ContainerResources:
     """The container with the CPU that the annotation holds; an amount that is not in there stays, since a resize cannot remove it."""
-    name, current = ANNOTATION_CPU_BOOST_PREFIX + container, pod.desired(container)
+    current = pod.desired(container)
+    return ContainerResources(_with_cpu(current.requests, noted.requests), _with_cpu(current.limits, noted.limits))
+
+
+def _lacks_limit(noted: ContainerResources) -> bool:
+    """A request without its limit is in no proportion to the limit that the container has: less would come of that in every cycle."""
+    return noted.requests.cpu_millicores is not None and noted.limits.cpu_millicores is None
+
+
+def _with_limit_of(pod: Pod, container: str, resources: ContainerResources) -> ContainerResources:
+    return ContainerResources(resources.requests, resources.limits.having(Resource.CPU, pod.desired(container).limits.cpu_millicores))
+
+
+def _noted(pod: Pod, container: str) -> ContainerResources:
+    """What the annotation holds; nothing when it cannot be read."""
+    name = ANNOTATION_CPU_BOOST_PREFIX + container
     try:
-        original = msgspec.json.decode(pod.metadata.annotations[name], type=ResourceRequirements).parse(f"annotation {name}")
+        return msgspec.json.decode(pod.metadata.annotations[name], type=ResourceRequirements).parse(f"annotation {name}")
     except (msgspec.DecodeError, QuantityError) as error:
         logger.warning("unreadable startup boost taken as it is", extra={"pod": str(pod.key), "container": container, "error": str(error)})
-        return current
-    return ContainerResources(_with_cpu(current.requests, original.requests), _with_cpu(current.limits, original.limits))
+        return ContainerResources()
 
 
 def _with_cpu(amounts: Amounts, original: Amounts) -> Amounts:

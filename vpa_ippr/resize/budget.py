@@ -78,9 +78,13 @@ class Budget:
                 continue
             if pdb.is_stale:
                 return f"PodDisruptionBudget {pdb.metadata.name} is still being processed by the server"
-            if pdb.status.disruptions_allowed <= 0:
+            # The server counts a pod that is about to restart as healthy until it does.
+            if pdb.status.disruptions_allowed <= sum(self._is_under_way(one) and pdb.covers(one) for one in self.pods if one is not pod):
                 return f"PodDisruptionBudget {pdb.metadata.name} allows no disruption now"
         return None
+
+    def _is_under_way(self, pod: Pod) -> bool:
+        return pod.metadata.uid not in self.taken and is_ready(pod) and not is_complete(pod)
 
 
 def _free(pdb: PodDisruptionBudget, pod: Pod) -> bool:

@@ -78,15 +78,15 @@ class Updater:
         outcomes = list(world.problems)
         proposals: list[Proposal] = []
         candidates: list[EvictionCandidate] = []
+        budgets = Budgets(world, self._settings)
         for pod, vpa in world.ours():
-            match self._guarded(pod.key, vpa, partial(self._visit, world, pod, vpa)):
+            match self._guarded(pod.key, vpa, partial(self._visit, world, pod, vpa, budgets)):
                 case Proposal() as proposal:
                     proposals.append(proposal)
                 case EvictionCandidate() as candidate:
                     candidates.append(candidate)
                 case PodOutcome() as outcome:
                     outcomes.append(outcome)
-        budgets = Budgets(world, self._settings)
         done, crowded = self._carry_out(world, proposals, budgets)
         outcomes += done
         outcomes += [self._guarded(c.view.pod.key, c.vpa, partial(self._settle, c, world, budgets)) for c in [*candidates, *crowded]]
@@ -111,7 +111,7 @@ class Updater:
                 if failure is not None:
                     unwritten[vpa.key] = failure
                     continue
-                outcomes += self._take_back(world, vpa, arranged.rollouts[vpa.key])
+                outcomes += self._take_back(world, vpa, arranged.rollouts[vpa.key], budgets)
         for proposal in arranged.go:
             # What belongs to no rollout needs no note of it.
             unnoted = unwritten.get(proposal.vpa.key) if proposal.rollout is not None else None
@@ -142,15 +142,15 @@ class Updater:
                 outcomes.append(self._turn.hold_back(one.proposal, one.reason, one.message))
         return crowded, outcomes
 
-    def _take_back(self, world: World, vpa: Vpa, step: RolloutStep) -> list[PodOutcome]:
-        outcomes = [self._guarded(pod.key, vpa, partial(self._roll_back, world, pod)) for pod in step.revert]
+    def _take_back(self, world: World, vpa: Vpa, step: RolloutStep, budgets: Budgets) -> list[PodOutcome]:
+        outcomes = [self._guarded(pod.key, vpa, partial(self._roll_back, world, pod, budgets)) for pod in step.revert]
         for pod in step.call_off:
             outcome = self._guarded(pod.key, vpa, partial(self._call_off, world, pod))
             outcomes += [outcome] if outcome is not None else []
         return outcomes
 
-    def _roll_back(self, world: World, pod: Pod) -> PodOutcome:
-        return self._turn.roll_back(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings))
+    def _roll_back(self, world: World, pod: Pod, budgets: Budgets) -> PodOutcome:
+        return self._turn.roll_back(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), budgets)
 
     def _call_off(self, world: World, pod: Pod) -> None:
         self._turn.shrinks.abort_all(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), AbortReason.DEGRADED)
@@ -161,11 +161,11 @@ class Updater:
             return self._turn.spare(candidate, verdict)
         return self._evictor.evict(candidate, verdict, budgets)
 
-    def _visit(self, world: World, pod: Pod, vpa: Vpa | None) -> Turn | None:
+    def _visit(self, world: World, pod: Pod, vpa: Vpa | None, budgets: Budgets) -> Turn | None:
         if pod.metadata.deletion_timestamp is not None:
             return None
         # The time is of each pod's own turn: a cycle may last longer than a Holding may be old.
-        return self._turn.take(world.view(pod, vpa, self._clock.now(), self._settings))
+        return self._turn.take(world.view(pod, vpa, self._clock.now(), self._settings), budgets)
 
     def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], T]) -> T | PodOutcome:
         """What ``act`` gives; an error becomes an outcome, so that one pod never stops the others."""

@@ -71,16 +71,20 @@ class Evictor:
         except ClusterError as error:
             refusal = classify(error)
             if refusal.answer is not Answer.REFUSED:
+                self._charge(candidate, budgets)  # it may be done, with its answer lost, or the pod is gone anyhow
                 raise
             self._writer.say_once(pod, EventReason.RESIZE_REFUSED, f"evict {refusal.reason}", refusal.message)
             return view.outcome(OutcomeCode.REFUSED, refusal.reason or "", refusal.message)
-        budgets.take(candidate.vpa, pod)
-        self._rate = self._rate.taking() if self._rate is not None else None
+        self._charge(candidate, budgets)
         why = ", ".join(verdict.reasons)
         self._writer.say(pod, EventReason.POD_EVICTED, why)
         self._writer.say_of_vpa(candidate.vpa, "Normal", EventReason.POD_EVICTED, f"pod {pod.metadata.name}: {why}")
         logger.info("pod evicted", extra={"pod": str(pod.key), "reasons": why})
         return view.outcome(OutcomeCode.EVICTED, verdict.reasons[0], why)
+
+    def _charge(self, candidate: EvictionCandidate, budgets: Budgets) -> None:
+        budgets.take(candidate.vpa, candidate.view.pod)
+        self._rate = self._rate.taking() if self._rate is not None else None
 
     def _admission_renewed_at(self) -> float | None:
         if self._admission is None:

@@ -224,6 +224,9 @@ def _useless(pod: Pod, vpa: Vpa, occasion: Occasion, surroundings: Surroundings,
         last = "no lease of one was found" if renewed_at is None else f"its lease was renewed {now - renewed_at:.0f} s ago"
         return Keep(KeepReason.NO_ADMISSION, f"no admission controller would give the new pod its resources: {last}")
     targets = targets_of(pod, vpa, occasion.ledger, surroundings.limits)
+    if not any(_asks_otherwise(pod, target) for target in targets):
+        # Not every admission controller knows our limit policies: a pod evicted for its limits alone could come back as it was, for ever.
+        return Keep(KeepReason.NOT_HELPED, "only limits would change, which is not worth a new pod")
     requirements = vpa.spec.update_policy.eviction_requirements if vpa.spec.update_policy else []
     if requirements and not any(_meets(pod, target, requirements) for target in targets):
         return Keep(KeepReason.REQUIREMENTS, "no container meets all evictionRequirements of the VPA")
@@ -232,6 +235,10 @@ def _useless(pod: Pod, vpa: Vpa, occasion: Occasion, surroundings: Surroundings,
         text = ", ".join(f"{resource} {quantity}" for resource, quantity in needed.to_quantities().items())
         return Keep(KeepReason.NO_NODE, f"the new pod would request {text}: no node that it may go to is that large")
     return None
+
+
+def _asks_otherwise(pod: Pod, target: Target) -> bool:
+    return target.desired.requests != (pod.actual(target.container) or target.current).requests
 
 
 def _meets(pod: Pod, target: Target, requirements: Iterable[EvictionRequirement]) -> bool:

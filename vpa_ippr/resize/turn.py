@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from vpa_ippr.api.resources import ContainerResources
+from vpa_ippr.resize.arranging import Budgets
 from vpa_ippr.resize.boost import Unboost, boost_step
 from vpa_ippr.resize.consider import EvictionCandidate, consider, or_evict
 from vpa_ippr.resize.due import NotDue
@@ -11,7 +13,7 @@ from vpa_ippr.resize.eviction import Keep
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
 from vpa_ippr.resize.issuing import Issuer, with_infeasible
 from vpa_ippr.resize.ledger import WHOLE_POD, Ledger, Record, Scope, parse_stored, spec_is, with_hold_off
-from vpa_ippr.resize.patch import changes_between, describe
+from vpa_ippr.resize.patch import changes_between, changes_to, describe, restarts
 from vpa_ippr.resize.plan import Refused
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
@@ -23,7 +25,7 @@ from vpa_ippr.resize.rules import VersionRules, rules_for_pod
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.shrink_turn import ShrinkTurn
 from vpa_ippr.resize.stale_cgroup import nudge
-from vpa_ippr.resize.state import Idle, Unsupported, classify_infeasible, is_ready
+from vpa_ippr.resize.state import Idle, Unsupported, classify_infeasible, is_complete, is_ready
 from vpa_ippr.resize.view import View
 from vpa_ippr.resize.writer import ResizeRefusedError, Writer
 
@@ -49,7 +51,7 @@ class PodTurn:
         self._completed = {uid: at for uid, at in self._completed.items() if uid in pod_uids}
         self._writer.forget_pods_but(pod_uids)
 
-    def take(self, view: View) -> Turn | None:
+    def take(self, view: View, budgets: Budgets) -> Turn | None:
         """Do the one thing that comes next for this pod, or propose it; None when it is none of our business.
 
         Raises:
@@ -58,7 +60,11 @@ class PodTurn:
         try:
             called_off = self.shrinks.call_off(view)
             outcome = (
-                self.shrinks.settle(view) or self.shrinks.advance(view) or self._follow(view) or self._unboost(view) or self._consider(view)
+                self.shrinks.settle(view)
+                or self.shrinks.advance(view)
+                or self._follow(view, budgets)
+                or self._unboost(view, budgets)
+                or self._consider(view)
             )
         except ResizeRefusedError as error:
             return self._revert_refused(view, error)
@@ -66,7 +72,7 @@ class PodTurn:
             return outcome
         return called_off if outcome is None or outcome.code is OutcomeCode.NOT_DUE else outcome
 
-    def _follow(self, view: View) -> PodOutcome | EvictionCandidate | None:
+    def _follow(self, view: View, budgets: Budgets) -> PodOutcome | EvictionCandidate | None:
         match follow(view.pod, view.state, view.ledger, view.now, self._settings):
             case Wait(code, message):
                 if code is not OutcomeCode.FOREIGN:
@@ -78,13 +84,13 @@ class PodTurn:
                 found = or_evict(view, revert)
                 return found if isinstance(found, EvictionCandidate) else self._revert(view, revert.reason, revert.message)
             case ResumeRevert():
-                return self._resume_revert(view)
-        return self._nudge(view) or self._announce_completion(view)
+                return self._resume_revert(view, budgets)
+        return self._nudge(view, budgets) or self._announce_completion(view)
 
-    def _nudge(self, view: View) -> PodOutcome | None:
+    def _nudge(self, view: View, budgets: Budgets) -> PodOutcome | None:
         """Follow up a raise that may not have reached the pod's cgroup."""
         after = nudge(view.pod, view.state, view.ledger.last) if rules_for_pod(self._rules, view.node).stale_pod_cgroup else None
-        if after is None:
+        if after is None or _unaffordable(view, after, budgets) is not None:
             return None
         changes = describe(self._writer.resize(view.pod, view.ledger, after, view.now, nudge=True))
         self._under_way.add(view.pod.metadata.uid)
@@ -103,12 +109,15 @@ class PodTurn:
         self._writer.say(view.pod, EventReason.RESIZE_REVERTED, f"{reason}: {message}; {describe(changes)}")
         return view.outcome(OutcomeCode.REVERTED, reason, message)
 
-    def _resume_revert(self, view: View) -> PodOutcome:
+    def _resume_revert(self, view: View, budgets: Budgets) -> PodOutcome:
         record = view.ledger.last
         assert record is not None  # a revert was begun
         target = revert_target(view.pod, record.after, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT)
+        refusal = _unaffordable(view, target, budgets)
+        if refusal is not None:
+            return view.outcome(OutcomeCode.REFUSED, RefusalReason.DISRUPTION_BUDGET, refusal)
         changes = self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True)
         self._writer.say(view.pod, EventReason.RESIZE_REVERTED, describe(changes))
         return view.outcome(OutcomeCode.REVERTED, message=describe(changes))
@@ -138,7 +147,7 @@ class PodTurn:
         self._writer.say(view.pod, EventReason.RESIZE_COMPLETED, f"{changes} after {seconds:.0f} s")
         return replace(view.outcome(OutcomeCode.COMPLETED), seconds=seconds)
 
-    def _unboost(self, view: View) -> PodOutcome | None:
+    def _unboost(self, view: View, budgets: Budgets) -> PodOutcome | None:
         """End the startup boost of a pod that has had it: first the resize, then the annotations that told of the boost."""
         if view.vpa is None or view.circumstances.paused or isinstance(view.state, Unsupported):
             return None
@@ -148,6 +157,8 @@ class PodTurn:
         if not boost.after:
             self._writer.unannotate(view.pod, boost.annotations)
             return view.outcome(OutcomeCode.COMPLETED, DueReason.BOOST_OVER)
+        if _unaffordable(view, dict(boost.after), budgets) is not None:
+            return None  # boosted a little longer
         changes = describe(self._writer.resize(view.pod, view.ledger, dict(boost.after), view.now))
         self._under_way.add(view.pod.metadata.uid)
         self._writer.say(view.pod, EventReason.RESIZE_ISSUED, f"{changes} ({DueReason.BOOST_OVER})")
@@ -183,8 +194,8 @@ class PodTurn:
             return view.outcome(OutcomeCode.NOT_DUE, keep.reason, keep.message)
         return self._declined(view, otherwise)
 
-    def roll_back(self, view: View) -> PodOutcome:
-        """Take the pod back to what it had before the rollout that did harm.
+    def roll_back(self, view: View, budgets: Budgets) -> PodOutcome:
+        """Take the pod back to what it had before the rollout that did harm; one that serves and has to restart waits for the budget.
 
         Raises:
             ClusterError: the API failed; it is tried again next cycle.
@@ -195,6 +206,9 @@ class PodTurn:
         target = rollback_target(view.pod, record, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT, RevertReason.DEGRADED)
+        refusal = _unaffordable(view, target, budgets)
+        if refusal is not None:
+            return view.outcome(OutcomeCode.REFUSED, RefusalReason.DISRUPTION_BUDGET, refusal)
         try:
             changes = describe(self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True, rollout=""))
         except ResizeRefusedError as error:
@@ -228,3 +242,14 @@ class PodTurn:
     def hold_back(self, proposal: Proposal, reason: RefusalReason, message: str) -> PodOutcome:
         """What was proposed has to wait for others."""
         return proposal.view.outcome(OutcomeCode.REFUSED, reason, message)
+
+
+def _unaffordable(view: View, target: dict[str, ContainerResources], budgets: Budgets) -> str | None:
+    """Why the pod may not be restarted now, where ``target`` restarts it; None when it may, and the budget is charged."""
+    # Who does not serve is taken out of service no further, and may serve again by it: it never waits for the others.
+    if view.vpa is None or not restarts(view.pod, changes_to(view.pod, target)) or not is_complete(view.pod):
+        return None
+    refusal = budgets.of(view.vpa).allows(view.pod)
+    if refusal is None:
+        budgets.take(view.vpa, view.pod)
+    return refusal
