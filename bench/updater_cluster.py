@@ -11,6 +11,7 @@ from vpa_ippr.api.cluster import EventType, Node, ObjectRef, Workload
 from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta
+from vpa_ippr.api.node_memory import NodeMemory
 from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Container, Pod
 from vpa_ippr.api.quota import ResourceQuota
@@ -49,6 +50,9 @@ class MemoryCluster:
         return []
 
     def list_hpas(self) -> list[HorizontalPodAutoscaler]:
+        return []
+
+    def list_node_memories(self) -> list[NodeMemory]:
         return []
 
     def list_shrinks(self) -> list[MemoryShrink]:

@@ -7,11 +7,17 @@ import yaml
 from kubernetes_validate import validate
 
 from vpa_ippr.api.crd import definitions, render
+from vpa_ippr.api.node_memory import NodeMemory
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa, VpaCheckpoint
 
 CRD_DIRECTORY = Path(__file__).parents[2] / "config" / "crd"
-TYPES = {"verticalpodautoscalers": Vpa, "verticalpodautoscalercheckpoints": VpaCheckpoint, "memoryshrinks": MemoryShrink}
+TYPES = {
+    "verticalpodautoscalers": Vpa,
+    "verticalpodautoscalercheckpoints": VpaCheckpoint,
+    "memoryshrinks": MemoryShrink,
+    "nodememories": NodeMemory,
+}
 
 
 @pytest.mark.parametrize("name", sorted(TYPES))
@@ -52,7 +58,9 @@ def compare(kind: type[msgspec.Struct], schema: dict[str, Any], path: str) -> No
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_schema_and_type_have_the_same_fields(name: str) -> None:
     root = definitions()[name]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
-    for part in ("spec", "status"):
+    parts = sorted({"spec", "status"} & set(json_fields(TYPES[name])))
+    assert parts == sorted({"spec", "status"} & set(root))
+    for part in parts:
         inner = struct_of(json_fields(TYPES[name])[part])
         assert inner is not None
         compare(inner, root[part], f"{name}.{part}")

@@ -9,7 +9,7 @@ import pytest
 
 from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.errors import ClusterError
-from vpa_ippr.cli.schedule import Job, run_jobs
+from vpa_ippr.cli.schedule import Bell, Job, run_jobs
 
 START = 1_800_000_000.0
 
@@ -251,3 +251,44 @@ def test_a_failure_on_the_machines_clock_is_told_and_the_job_runs_again(caplog):
     # On a busy machine it also tells of runs that were left out.
     told = [record.reason for record in caplog.records if (record.name, record.msg) == ("vpa_ippr.cli.schedule", "job failed")]
     assert told[:3] == ["Unavailable"] * 3
+
+
+def test_a_bell_goes_off_once_however_often_it_is_rung():
+    bell, woken = Bell(), []
+    bell.ring()  # before anybody listens
+    bell.listen(lambda: woken.append(1))
+    bell.ring()
+    assert (bell.went_off(), bell.went_off(), woken) == (True, False, [])
+    bell.ring()
+    bell.ring()
+    assert (bell.went_off(), bell.went_off(), woken) == (True, False, [1])
+
+
+def test_a_job_begins_before_its_time_when_its_bell_is_rung_and_never_beside_another():
+    bell, ran = Bell(), []
+    busy = threading.Lock()
+
+    def cycle():
+        with busy:
+            threading.Thread(target=bell.ring).start()  # as a watch does
+            ran.append("cycle")
+
+    def relief():
+        assert busy.acquire(blocking=False)
+        ran.append("relief")
+        if not bell.went_off():
+            busy.release()
+            return  # at the start
+        if ran.count("relief") == 3:
+            stop_process()
+        bell.ring()  # news while it runs: it runs once more
+        busy.release()
+
+    run_jobs([Job("relief", relief, 3600.0, bell=bell), Job("cycle", cycle, 3600.0)], SystemClock())
+    assert ran == ["relief", "cycle", "relief", "relief"]
+
+
+def test_in_step_a_bell_is_not_listened_to():
+    told, bell = diary(100), Bell()
+    run_jobs([told.job("cycle", 60.0, bell.ring, bell=bell)], told.clock)
+    assert told.of("cycle") == [0, 60]

@@ -103,3 +103,20 @@ class TestMetrics:
         found = self.counted([(OutcomeCode.COMPLETED, "", "", 7.0), (OutcomeCode.COMPLETED, "", "", 3.0)])
         assert found["vpa_ippr_resize_seconds_sum",] == 10.0
         assert found["vpa_ippr_resize_seconds_bucket", "5.0"] == 1
+
+    def test_reliefs_and_those_who_get_none(self):
+        telemetry = Telemetry()
+        updater = UpdaterTelemetry(telemetry)
+        relieved = (OutcomeCode.RELIEVED, "NearLimit", "", 1.5)
+        for outcomes in ([relieved, (OutcomeCode.NOT_RELIEVED, "NodeFull")], [(OutcomeCode.NOT_RELIEVED, "LeakSuspected")]):
+            updater.relieved(lambda outcomes=outcomes: UpdateResult(tuple(PodOutcome(POD, None, *one) for one in outcomes)))
+        found = samples(telemetry)
+        assert found["vpa_ippr_relief_seconds_bucket", "2.0"] == found["vpa_ippr_relief_seconds_count",] == 1
+        assert found["vpa_ippr_pod_outcomes_total", "MemoryRelieved"] == found["vpa_ippr_resize_attempts_total",] == 1
+        assert found["vpa_ippr_containers_not_relieved", "NodeFull"] == 0  # as of the last round
+        assert found["vpa_ippr_containers_not_relieved", "LeakSuspected"] == 1
+        assert found["vpa_ippr_resize_seconds_count",] == 0
+        updater.timed(lambda: UpdateResult((PodOutcome(POD, None, *relieved),)))
+        found = samples(telemetry)
+        assert found["vpa_ippr_relief_seconds_count",] == 2
+        assert found["vpa_ippr_containers_not_relieved", "LeakSuspected"] == 0

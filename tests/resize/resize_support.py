@@ -12,6 +12,7 @@ from vpa_ippr.api.errors import ClusterError
 from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta, OwnerReference
+from vpa_ippr.api.node_memory import NodeMemory, NodeMemoryStatus, PressingContainer
 from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import (
     Container,
@@ -207,6 +208,7 @@ class FakeCluster:
         self.quotas: list[ResourceQuota] = []
         self.pdbs: list[PodDisruptionBudget] = []
         self.hpas: list[HorizontalPodAutoscaler] = []
+        self.node_memories: list[NodeMemory] = []
         self.evicted: list[str] = []
         self.eviction_errors: list[Exception] = []
         self.shrinks: dict[ObjectKey, MemoryShrink] = {}
@@ -250,6 +252,10 @@ class FakeCluster:
 
     def list_hpas(self):
         return list(self.hpas)
+
+    def list_node_memories(self):
+        self._fail("list_node_memories")
+        return list(self.node_memories)
 
     def list_shrinks(self):
         return [self._reported(shrink) for shrink in self.shrinks.values()]
@@ -377,6 +383,23 @@ class FakeCluster:
         key, shrink = next((k, s) for k, s in self.shrinks.items() if not s.status.phase.is_terminal)
         ended = {"completion_time": format_time(self.clock.now())} if phase.is_terminal else {}
         self.shrinks[key] = msgspec.structs.replace(shrink, status=msgspec.structs.replace(shrink.status, phase=phase, **ended, **status))
+
+    def press(self, name: str = "web-0", container: str = "app", *, ago: float = 1.0, beat_ago: float = 0.0, **told: object) -> None:
+        """The node's agent tells that a container is at its limit; ``told`` replaces fields of the entry."""
+        pod, now = self.pods[ObjectKey("shop", name)], self.clock.now()
+        limit = (pod.actual(container) or pod.desired(container)).limits.memory_bytes or 0
+        fields = {
+            "namespace": "shop", "pod_name": name, "pod_uid": pod.metadata.uid, "container_name": container,
+            "container_id": pod.container_status(container).container_id, "usage_bytes": int(limit * 0.97), "limit_bytes": limit,
+            "reason": "NearLimit", "message": "", "growth_bytes_per_second": 0, "since": format_time(now - ago),
+            "observed_time": format_time(now - ago),
+        }  # fmt: skip
+        entry = PressingContainer(**{**fields, **told})
+        kept = [memory for memory in self.node_memories if memory.node_name != pod.spec.node_name]
+        others = [one for memory in self.node_memories if memory not in kept for one in memory.status.pressing]
+        others = [one for one in others if (one.pod_uid, one.container_name) != (entry.pod_uid, entry.container_name)]
+        status = NodeMemoryStatus([*others, entry], len(others) + 1, format_time(now - beat_ago))
+        self.node_memories = [*kept, NodeMemory(ObjectMeta(name=pod.spec.node_name), status)]
 
     def touch(self, name: str = "web-0") -> None:
         """Another writer changes the pod."""

@@ -184,6 +184,35 @@ class Fleet:
             self.change_status(name, container_statuses=[status])
             self.has_been_killed.add(workload_of(name))
 
+    def _pressing(self, name, used, growth, reason):
+        """The node's agent tells that a container is at its limit, or what it tells is of before, and the updater is woken up."""
+        pod = self.cluster.pods.get(ObjectKey("shop", name))
+        if pod is None or not flat(pod.status.container_statuses).get(("app", "limits", "memory")):
+            return
+        limit = flat(pod.status.container_statuses)["app", "limits", "memory"]
+        self.cluster.press(name, usage_bytes=int(limit * used), growth_bytes_per_second=growth, reason=reason)
+        self.relieve()
+
+    def relieve(self):
+        before = {pod.metadata.uid: flat(pod.spec.containers) for pod in self.cluster.pods.values()}
+        self.count_the_living()
+        try:
+            result = self.updaters[self.turn].relieve()
+        except Crash:
+            self._restart()
+            return
+        assert not self.cluster.violations, self.cluster.violations
+        assert not [one for one in result.outcomes if one.code is OutcomeCode.FAILED], result.outcomes
+        self.judge_reliefs(before)
+
+    def judge_reliefs(self, before):
+        """A round of reliefs makes no memory limit lower than it was, nor than it is in force."""
+        for pod in self.cluster.pods.values():
+            after, in_force = flat(pod.spec.containers), flat(pod.status.container_statuses)
+            key = ("app", "limits", "memory")
+            if after.get(key) != before[pod.metadata.uid].get(key):
+                assert after[key] >= in_force.get(key, 0), (pod.metadata.name, before[pod.metadata.uid], after)
+
     def _ready(self, name, ready):
         pod = self.cluster.pods.get(ObjectKey("shop", name))
         if pod is not None:
@@ -291,9 +320,7 @@ class Fleet:
     def cycle(self, seconds=30.0):
         self.clock.moment += seconds
         self.cluster.admission_renewed = self.clock.moment if self.admission_is_there else None
-        self.cluster.live_at_start = {
-            workload: sum(not pod.metadata.deletion_timestamp for pod in self.cluster.of(workload)) for workload in REPLICAS
-        }
+        self.count_the_living()
         result = None
         try:
             result = self.updaters[self.turn].run_cycle()
@@ -306,6 +333,11 @@ class Fleet:
         failed = [one for one in result.outcomes if one.code is OutcomeCode.FAILED] if result else []
         assert not failed, failed
         return result
+
+    def count_the_living(self):
+        self.cluster.live_at_start = {
+            workload: sum(not pod.metadata.deletion_timestamp for pod in self.cluster.of(workload)) for workload in REPLICAS
+        }
 
     # -- all goes well
     def kubelets(self):

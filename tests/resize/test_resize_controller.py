@@ -303,7 +303,7 @@ def test_a_shrink_that_did_not_work_teaches(phase):
     stage.restart()
     outcome = stage.only()
     assert (outcome.code, outcome.reason) == (Code.NOT_DUE, "LearnedFloor")
-    stage.cluster.recommend(a_recommendation(cpu="200m", memory="650Mi"))  # limit 1300 Mi: above the floor
+    stage.cluster.recommend(a_recommendation(cpu="200m", memory="700Mi"))  # limit 1400 Mi: a tenth above the floor
     assert stage.codes() == [Code.SHRINK_OPENED]
     assert len(stage.cluster.shrinks) == 2
 

@@ -14,11 +14,23 @@ from vpa_ippr.resize.reasons import (
     NotDueReason,
     OutcomeCode,
     RefusalReason,
+    ReliefReason,
     RevertReason,
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-REASONS = (AbortReason, DueReason, EventReason, HarmReason, KeepReason, NotDueReason, OutcomeCode, RefusalReason, RevertReason)
+REASONS = (
+    AbortReason,
+    DueReason,
+    EventReason,
+    HarmReason,
+    KeepReason,
+    NotDueReason,
+    OutcomeCode,
+    RefusalReason,
+    ReliefReason,
+    RevertReason,
+)
 OURS = {name: value for name, value in vars(names).items() if name.startswith("ANNOTATION_") and value.startswith(names.OWN_GROUP)}
 
 

@@ -47,6 +47,7 @@ AT_REST = {
 workloads, named = st.sampled_from(sorted(REPLICAS)), st.sampled_from(NAMES)
 skips = st.integers(0, 6)
 verdicts = st.sampled_from(["done", "done", "Deferred", "Infeasible", "Error", "busy"])
+pressing = st.sampled_from(["NearLimit", "OomKilled"])
 amounts = st.tuples(
     st.just("recommend"),
     workloads,
@@ -63,6 +64,8 @@ events = st.one_of(
     st.tuples(st.just("lose"), skips),
     st.tuples(st.just("unreadable"), st.sampled_from(METHODS)),
     st.tuples(st.just("killed"), named),
+    st.tuples(st.just("pressing"), named, st.sampled_from([0.5, 0.97, 1.0]), st.sampled_from([0, 20 << 20, 1 << 30]), pressing),
+    st.tuples(st.just("pressing"), named, st.just(1.0), st.just(0), pressing),
     st.tuples(st.just("ready"), named, st.booleans()),
     st.tuples(st.just("delete"), named),
     st.tuples(st.just("terminate"), named),

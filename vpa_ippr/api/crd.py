@@ -9,37 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from vpa_ippr.api.names import OWN_GROUP, SHRINK_VERSION, VPA_GROUP, VPA_VERSION
-from vpa_ippr.api.shrink import Intent, Phase
-
-Schema = dict[str, Any]
+from vpa_ippr.api.crd_own import node_memory_definition, shrink_definition
+from vpa_ippr.api.crd_parts import Schema, a_column, a_definition, a_list, a_number, a_string, a_time, an_integer, an_object
+from vpa_ippr.api.names import VPA_GROUP, VPA_VERSION
 
 _QUANTITY_PATTERN = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
-
-
-def _object(description: str, required: list[str] | None = None, **properties: Schema) -> Schema:
-    schema: Schema = {"type": "object", "description": description, "properties": properties}
-    return schema | ({"required": required} if required else {})
-
-
-def _string(description: str, **more: object) -> Schema:
-    return {"type": "string", "description": description, **more}
-
-
-def _integer(description: str, form: str = "int32", **more: object) -> Schema:
-    return {"type": "integer", "format": form, "description": description, **more}
-
-
-def _number(description: str, **more: object) -> Schema:
-    return {"type": "number", "description": description, **more}
-
-
-def _list(description: str, items: Schema, **more: object) -> Schema:
-    return {"type": "array", "description": description, "items": items, **more}
-
-
-def _time(description: str) -> Schema:
-    return {"type": "string", "format": "date-time", "nullable": True, "description": description}
 
 
 def _quantity(description: str) -> Schema:
@@ -56,105 +30,105 @@ def _quantities(description: str) -> Schema:
 
 
 def _conditions() -> Schema:
-    condition = _object(
+    condition = an_object(
         "One aspect of the object's state.",
         ["status", "type"],
-        type=_string("What the condition says something about."),
-        status=_string("True, False or Unknown."),
+        type=a_string("What the condition says something about."),
+        status=a_string("True, False or Unknown."),
         lastTransitionTime={"type": "string", "format": "date-time", "description": "When the status last changed."},
-        reason=_string("A CamelCase code."),
-        message=_string("A line for people."),
-        observedGeneration=_integer("The generation that the condition was computed for.", "int64", minimum=0),
+        reason=a_string("A CamelCase code."),
+        message=a_string("A line for people."),
+        observedGeneration=an_integer("The generation that the condition was computed for.", "int64", minimum=0),
     )
-    return _list("The state of the object.", condition) | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
+    return a_list("The state of the object.", condition) | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 
 
 def _startup_boost() -> Schema:
-    cpu = _object(
+    cpu = an_object(
         "Extra CPU while the container starts.",
         ["type"],
-        type=_string("Factor multiplies, Quantity is added.", enum=["Factor", "Quantity"]),
-        factor=_integer("The multiplier; for type Factor only.", minimum=1),
+        type=a_string("Factor multiplies, Quantity is added.", enum=["Factor", "Quantity"]),
+        factor=an_integer("The multiplier; for type Factor only.", minimum=1),
         quantity=_quantity("What is added; for type Quantity only."),
-        durationSeconds=_integer("How long after Ready the boost is kept.", minimum=0),
+        durationSeconds=an_integer("How long after Ready the boost is kept.", minimum=0),
     )
     cpu["x-kubernetes-validations"] = [
         {"rule": "has(self.factor) == (self.type == 'Factor')", "message": "factor goes with type Factor, and only with it"},
         {"rule": "has(self.quantity) == (self.type == 'Quantity')", "message": "quantity goes with type Quantity, and only with it"},
     ]
-    return _object("Extra resources while the pod starts.", cpu=cpu)
+    return an_object("Extra resources while the pod starts.", cpu=cpu)
 
 
 def _container_policy() -> Schema:
-    return _object(
+    return an_object(
         "Rules for one container.",
-        containerName=_string("Name of the container, or * for all that have no policy of their own."),
-        mode=_string("Off: no recommendation and no change.", enum=["Auto", "Off"]),
+        containerName=a_string("Name of the container, or * for all that have no policy of their own."),
+        mode=a_string("Off: no recommendation and no change.", enum=["Auto", "Off"]),
         minAllowed=_quantities("The least that is recommended."),
         maxAllowed=_quantities("The most that is recommended."),
-        controlledResources=_list("The resources that are recommended; all when absent.", {"type": "string"}),
-        controlledValues=_string("Whether limits follow the requests.", enum=["RequestsAndLimits", "RequestsOnly"]),
+        controlledResources=a_list("The resources that are recommended; all when absent.", {"type": "string"}),
+        controlledValues=a_string("Whether limits follow the requests.", enum=["RequestsAndLimits", "RequestsOnly"]),
         oomBumpUpRatio=_quantity("Memory is raised by at least this factor after an OOM kill."),
         oomMinBumpUp=_quantity("Memory is raised by at least this much after an OOM kill."),
-        memoryAggregationIntervalSeconds=_integer("Length of one window of memory peaks.", minimum=1),
-        memoryAggregationIntervalCount=_integer("Windows that are kept.", "int64", minimum=1),
+        memoryAggregationIntervalSeconds=an_integer("Length of one window of memory peaks.", minimum=1),
+        memoryAggregationIntervalCount=an_integer("Windows that are kept.", "int64", minimum=1),
         startupBoost=_startup_boost(),
     )
 
 
 def _vpa_spec() -> Schema:
-    target = _object(
+    target = an_object(
         "The topmost controller of the pods.",
         ["kind", "name"],
-        apiVersion=_string("API version of the controller."),
-        kind=_string("Kind of the controller."),
-        name=_string("Name of the controller."),
+        apiVersion=a_string("API version of the controller."),
+        kind=a_string("Kind of the controller."),
+        name=a_string("Name of the controller."),
     ) | {"x-kubernetes-map-type": "atomic"}
-    requirement = _object(
+    requirement = an_object(
         "One condition for an eviction.",
         ["changeRequirement", "resources"],
-        resources=_list("The resources to look at.", {"type": "string"}),
-        changeRequirement=_string(
+        resources=a_list("The resources to look at.", {"type": "string"}),
+        changeRequirement=a_string(
             "In which direction the target must differ from the request.", enum=["TargetHigherThanRequests", "TargetLowerThanRequests"]
         ),
     )
-    update_policy = _object(
+    update_policy = an_object(
         "How recommendations are applied.",
-        updateMode=_string(
+        updateMode=a_string(
             "When recommendations are applied.", enum=["Off", "Initial", "Recreate", "InPlaceOrRecreate", "InPlace", "Auto"]
         ),
-        minReplicas=_integer("Fewer live replicas than this are never disrupted."),
-        evictionRequirements=_list("All must hold before a pod is evicted.", requirement),
-        evictAfterOOMSeconds=_integer("An OOM kill sooner than this after the start counts as quick.", minimum=1),
+        minReplicas=an_integer("Fewer live replicas than this are never disrupted."),
+        evictionRequirements=a_list("All must hold before a pod is evicted.", requirement),
+        evictAfterOOMSeconds=an_integer("An OOM kill sooner than this after the start counts as quick.", minimum=1),
     )
-    return _object(
+    return an_object(
         "What is wanted.",
         ["targetRef"],
         targetRef=target,
         updatePolicy=update_policy,
-        resourcePolicy=_object("How recommendations are computed.", containerPolicies=_list("Rules by container.", _container_policy())),
-        recommenders=_list(
-            "The recommender that owns this object; at most one.", _object("A recommender.", ["name"], name=_string("Its name."))
+        resourcePolicy=an_object("How recommendations are computed.", containerPolicies=a_list("Rules by container.", _container_policy())),
+        recommenders=a_list(
+            "The recommender that owns this object; at most one.", an_object("A recommender.", ["name"], name=a_string("Its name."))
         ),
         startupBoost=_startup_boost(),
     )
 
 
 def _vpa_status() -> Schema:
-    recommendation = _object(
+    recommendation = an_object(
         "The recommendation for one container.",
         ["target"],
-        containerName=_string("Name of the container."),
+        containerName=a_string("Name of the container."),
         target=_quantities("What is recommended."),
         lowerBound=_quantities("Below this the container is likely too small."),
         upperBound=_quantities("Above this the container is likely too large."),
         uncappedTarget=_quantities("The target before the policy's bounds."),
     )
-    return _object(
+    return an_object(
         "What was found.",
         conditions=_conditions(),
-        recommendation=_object("The recommendation.", containerRecommendations=_list("By container.", recommendation)),
-        observedGeneration=_integer("The generation that the status was computed for.", "int64", minimum=0),
+        recommendation=an_object("The recommendation.", containerRecommendations=a_list("By container.", recommendation)),
+        observedGeneration=an_integer("The generation that the status was computed for.", "int64", minimum=0),
     )
 
 
@@ -164,122 +138,37 @@ def _histogram(description: str) -> Schema:
         "x-kubernetes-preserve-unknown-fields": True,
         "description": "Bucket index to weight, scaled so that the largest is 10000.",
     }
-    return _object(
+    return an_object(
         description,
-        referenceTimestamp=_time("The time at which weights are not decayed."),
+        referenceTimestamp=a_time("The time at which weights are not decayed."),
         bucketWeights=weights,
-        totalWeight=_number("Sum of all weights before scaling."),
+        totalWeight=a_number("Sum of all weights before scaling."),
     )
 
 
 def _checkpoint() -> tuple[Schema, Schema]:
-    spec = _object(
+    spec = an_object(
         "Whose history this is.",
-        vpaObjectName=_string("Name of the VerticalPodAutoscaler."),
-        containerName=_string("Name of the container."),
+        vpaObjectName=a_string("Name of the VerticalPodAutoscaler."),
+        containerName=a_string("Name of the container."),
     )
-    status = _object(
+    status = an_object(
         "The history.",
-        lastUpdateTime=_time("When it was written."),
-        version=_string("Format of the histograms."),
+        lastUpdateTime=a_time("When it was written."),
+        version=a_string("Format of the histograms."),
         cpuHistogram=_histogram("CPU usage."),
         memoryHistogram=_histogram("Memory peaks."),
-        firstSampleStart=_time("Time of the first sample."),
-        lastSampleStart=_time("Time of the last sample."),
-        totalSamplesCount=_integer("Number of samples.", "int64"),
+        firstSampleStart=a_time("Time of the first sample."),
+        lastSampleStart=a_time("Time of the last sample."),
+        totalSamplesCount=an_integer("Number of samples.", "int64"),
     )
     return spec, status
-
-
-def _shrink_spec() -> Schema:
-    policy = _object(
-        "What is different from the agent's own policy.",
-        stepPercent=_number("Share of usage reclaimed in a step, in percent.", minimum=0.1, maximum=10),
-        settleSeconds=_number("Time to watch after a step.", minimum=1, maximum=300),
-        stabilitySeconds=_number("Time that usage must stay below the target before the limit goes down.", minimum=1, maximum=3600),
-        maxPressurePercent=_number("Memory pressure (PSI some) above which stepping pauses.", minimum=0, maximum=100),
-        maxRefaultPercent=_number("Refaulted share of what a step freed above which stepping pauses.", minimum=0, maximum=100),
-        floorBytes=_integer("Usage is not brought below this.", "int64", minimum=0),
-    )
-    spec = _object(
-        "What is asked of the node's agent; immutable but for intent.",
-        ["container", "nodeName", "pod", "targetBytes"],
-        pod=_object("The pod.", ["name", "uid"], name=_string("Its name.", minLength=1), uid=_string("Its UID.", minLength=1)),
-        nodeName=_string("The node that runs the pod.", minLength=1),
-        container=_object(
-            "The container.",
-            ["id", "name"],
-            name=_string("Its name.", minLength=1),
-            id=_string("Its runtime id, scheme included.", minLength=1),
-        ),
-        targetBytes=_integer("The memory limit to prepare for.", "int64", minimum=1),
-        deadlineSeconds=_integer("After this long the shrink is given up and undone.", minimum=1, maximum=86400, default=900),
-        policy=policy,
-        intent=_string("Abort asks the agent to undo what it did.", enum=[intent.value for intent in Intent]),
-    )
-    frozen = ["pod", "nodeName", "container", "targetBytes", "deadlineSeconds"]
-    spec["x-kubernetes-validations"] = [
-        {"rule": f"self.{name} == oldSelf.{name}", "message": f"{name} is immutable"} for name in frozen
-    ] + [
-        {
-            "rule": "has(self.policy) == has(oldSelf.policy) && (!has(self.policy) || self.policy == oldSelf.policy)",
-            "message": "policy is immutable",
-        }
-    ]
-    return spec
-
-
-def _shrink_status() -> Schema:
-    return _object(
-        "What the agent did and saw.",
-        phase=_string("Where the shrink is.", enum=[phase.value for phase in Phase]),
-        reason=_string("A CamelCase code."),
-        message=_string("A line for people."),
-        currentHighBytes=_integer("memory.high as last written; absent means max.", "int64"),
-        usageBytes=_integer("memory.current at the last look.", "int64"),
-        floorBytes=_integer("Below this nothing can or should be reclaimed.", "int64"),
-        memoryPressurePercent=_number("PSI memory some over the last settle window."),
-        ioPressurePercent=_number("PSI io some over the last settle window."),
-        steps=_integer("Reclaim steps made."),
-        backoffs=_integer("Times that stepping paused for pressure."),
-        startTime=_time("When the agent took it up."),
-        transitionTime=_time("When the phase last changed."),
-        heldTime=_time("When usage was last seen held below the target; in Holding only."),
-        completionTime=_time("When it became terminal."),
-        observedGeneration=_integer("The generation that the agent acted on.", "int64", minimum=0),
-    )
-
-
-def _column(name: str, path: str, kind: str = "string", **more: object) -> dict[str, object]:
-    return {"name": name, "type": kind, "jsonPath": path, **more}
-
-
-def _definition(group: str, version: str, names: dict[str, Any], schema: Schema, **version_fields: object) -> dict[str, Any]:
-    root = _object(
-        f"{names['kind']} of {group}.",
-        ["spec"] if "required" in schema["spec"] else None,
-        apiVersion=_string("Version of the schema."),
-        kind=_string("The kind of the object."),
-        metadata={"type": "object"},
-        **schema,
-    )
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{group}"},
-        "spec": {
-            "group": group,
-            "names": names,
-            "scope": "Namespaced",
-            "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": root}, **version_fields}],
-        },
-    }
 
 
 def definitions() -> dict[str, dict[str, Any]]:
     """All CustomResourceDefinitions, by file name stem."""
     first = ".status.recommendation.containerRecommendations[0].target"
-    vpa = _definition(
+    vpa = a_definition(
         VPA_GROUP,
         VPA_VERSION,
         {
@@ -292,17 +181,17 @@ def definitions() -> dict[str, dict[str, Any]]:
         {"spec": _vpa_spec(), "status": _vpa_status()},
         subresources={"status": {}},
         additionalPrinterColumns=[
-            _column("Mode", ".spec.updatePolicy.updateMode"),
-            _column("CPU", f"{first}.cpu"),
-            _column("Mem", f"{first}.memory"),
-            _column("Provided", ".status.conditions[?(@.type=='RecommendationProvided')].status"),
-            _column("Age", ".metadata.creationTimestamp", "date"),
-            _column("MinReplicas", ".spec.updatePolicy.minReplicas", "integer", priority=1),
-            _column("OOMSeconds", ".spec.updatePolicy.evictAfterOOMSeconds", "integer", priority=1),
+            a_column("Mode", ".spec.updatePolicy.updateMode"),
+            a_column("CPU", f"{first}.cpu"),
+            a_column("Mem", f"{first}.memory"),
+            a_column("Provided", ".status.conditions[?(@.type=='RecommendationProvided')].status"),
+            a_column("Age", ".metadata.creationTimestamp", "date"),
+            a_column("MinReplicas", ".spec.updatePolicy.minReplicas", "integer", priority=1),
+            a_column("OOMSeconds", ".spec.updatePolicy.evictAfterOOMSeconds", "integer", priority=1),
         ],
     )
     checkpoint_spec, checkpoint_status = _checkpoint()
-    checkpoint = _definition(
+    checkpoint = a_definition(
         VPA_GROUP,
         VPA_VERSION,
         {
@@ -316,29 +205,12 @@ def definitions() -> dict[str, dict[str, Any]]:
     )
     for crd in (vpa, checkpoint):  # groups under k8s.io are protected: KEP-1111
         crd["metadata"]["annotations"] = {"api-approved.kubernetes.io": "https://github.com/kubernetes/kubernetes/pull/63797"}
-    shrink = _definition(
-        OWN_GROUP,
-        SHRINK_VERSION,
-        {
-            "plural": "memoryshrinks",
-            "singular": "memoryshrink",
-            "kind": "MemoryShrink",
-            "listKind": "MemoryShrinkList",
-            "shortNames": ["mshrink"],
-        },
-        {"spec": _shrink_spec(), "status": _shrink_status()},
-        subresources={"status": {}},
-        additionalPrinterColumns=[
-            _column("Pod", ".spec.pod.name"),
-            _column("Container", ".spec.container.name"),
-            _column("Target", ".spec.targetBytes", "integer"),
-            _column("Usage", ".status.usageBytes", "integer"),
-            _column("Phase", ".status.phase"),
-            _column("Reason", ".status.reason"),
-            _column("Age", ".metadata.creationTimestamp", "date"),
-        ],
-    )
-    return {"verticalpodautoscalers": vpa, "verticalpodautoscalercheckpoints": checkpoint, "memoryshrinks": shrink}
+    return {
+        "verticalpodautoscalers": vpa,
+        "verticalpodautoscalercheckpoints": checkpoint,
+        "memoryshrinks": shrink_definition(),
+        "nodememories": node_memory_definition(),
+    }
 
 
 def render(definition: dict[str, Any]) -> str:

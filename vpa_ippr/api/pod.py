@@ -57,6 +57,7 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     overhead: dict[str, str | int | float] = {}
     priority_class_name: str = ""
     active_deadline_seconds: int | None = None
+    runtime_class_name: str | None = None
 
 
 class ContainerStateRunning(msgspec.Struct, frozen=True, rename="camel"):
@@ -89,7 +90,10 @@ class ContainerState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """``v1.ContainerStatus``; ``resources`` is what is in force, ``allocated_resources`` what the kubelet admitted (requests only)."""
+    """``v1.ContainerStatus``; ``resources`` is what is in force, ``allocated_resources`` what the kubelet admitted (requests only).
+
+    ``started`` is False until the startup probe has succeeded.
+    """
 
     name: str
     container_id: str = msgspec.field(name="containerID", default="")
@@ -99,6 +103,7 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     last_state: ContainerState = ContainerState()
     resources: ResourceRequirements | None = None
     allocated_resources: dict[str, str | int | float] | None = None
+    started: bool | None = None
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

@@ -59,6 +59,13 @@ class ContainerReference(msgspec.Struct, frozen=True):
     id: str
 
 
+class SwapUse(enum.StrEnum):
+    """Whether anonymous memory may be brought down by swapping it out."""
+
+    NEVER = "Never"
+    ALLOW = "Allow"
+
+
 class ShrinkPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What the updater overrides of the agent's own policy; None leaves the agent's default."""
 
@@ -68,6 +75,11 @@ class ShrinkPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     max_pressure_percent: float | None = None
     max_refault_percent: float | None = None
     floor_bytes: int | None = None
+    observe_seconds: float | None = None
+    horizon_seconds: float | None = None
+    margin_percent: float | None = None
+    mapped_reserve_percent: float | None = None
+    swap: SwapUse | None = None
 
 
 class ShrinkSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from vpa_ippr.api.errors import QuantityError
+from vpa_ippr.api.errors import QuantityError, ValidationError
+from vpa_ippr.api.node_memory import MAX_PRESSING, NodeMemoryStatus, PressingContainer
 from vpa_ippr.api.quantity import Quantity, parse_quantity
 from vpa_ippr.api.shrink import MemoryShrink
+from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.api.vpa import ContainerPolicy, Quantities, StartupBoost, UpdatePolicy, Vpa
 
 UPDATE_MODES = ("Off", "Initial", "Recreate", "InPlaceOrRecreate", "InPlace", "Auto")
@@ -29,6 +31,16 @@ def validate_vpa(vpa: Vpa) -> tuple[str, ...]:
 def validate_shrink(shrink: MemoryShrink) -> tuple[str, ...]:
     """Broken rules of a MemoryShrink."""
     return tuple(_shrink(shrink))
+
+
+def validate_node_memory(status: NodeMemoryStatus) -> tuple[str, ...]:
+    """Broken rules of a NodeMemory's status."""
+    return tuple(_node_memory(status))
+
+
+def validate_pressing(entry: PressingContainer) -> tuple[str, ...]:
+    """Broken rules of one entry of a NodeMemory, so that a wrong one can be left out and the others used."""
+    return tuple(_pressing(entry, "pressing"))
 
 
 def _vpa(vpa: Vpa) -> Iterator[str]:
@@ -147,6 +159,50 @@ def _shrink(shrink: MemoryShrink) -> Iterator[str]:
         yield f"spec.targetBytes: must be at least 1, not {spec.target_bytes}"
     if not 1 <= spec.deadline_seconds <= MAX_DEADLINE_SECONDS:
         yield f"spec.deadlineSeconds: must lie between 1 and {MAX_DEADLINE_SECONDS}, not {spec.deadline_seconds}"
+
+
+def _node_memory(status: NodeMemoryStatus) -> Iterator[str]:
+    if len(status.pressing) > MAX_PRESSING:
+        yield f"status.pressing: at most {MAX_PRESSING} entries, not {len(status.pressing)}"
+    if status.pressing_count < len(status.pressing):
+        yield f"status.pressingCount: must not be below the {len(status.pressing)} entries of status.pressing"
+    if status.last_beat_time is not None:
+        yield from _time(status.last_beat_time, "status.lastBeatTime")
+    seen: set[tuple[str, str]] = set()
+    for index, entry in enumerate(status.pressing):
+        yield from _pressing(entry, f"status.pressing[{index}]")
+        if (entry.pod_uid, entry.container_name) in seen:
+            yield f"status.pressing[{index}]: container {entry.container_name!r} of pod {entry.pod_uid} is named twice"
+        seen.add((entry.pod_uid, entry.container_name))
+
+
+def _pressing(entry: PressingContainer, path: str) -> Iterator[str]:
+    for name, value in (
+        ("namespace", entry.namespace),
+        ("podName", entry.pod_name),
+        ("podUid", entry.pod_uid),
+        ("containerName", entry.container_name),
+        ("containerId", entry.container_id),
+        ("reason", entry.reason),
+    ):
+        if not value:
+            yield f"{path}.{name}: required"
+    for name, amount, least in (
+        ("usageBytes", entry.usage_bytes, 0),
+        ("limitBytes", entry.limit_bytes, 1),
+        ("growthBytesPerSecond", entry.growth_bytes_per_second, 0),
+    ):
+        if amount < least:
+            yield f"{path}.{name}: must be at least {least}, not {amount}"
+    for name, text in (("since", entry.since), ("observedTime", entry.observed_time)):
+        yield from _time(text, f"{path}.{name}")
+
+
+def _time(text: str, path: str) -> Iterator[str]:
+    try:
+        parse_time(text)
+    except ValidationError as error:
+        yield f"{path}: {error}"
 
 
 def _one_of(value: str, allowed: tuple[str, ...], path: str) -> Iterator[str]:

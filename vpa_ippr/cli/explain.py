@@ -40,6 +40,7 @@ def explain(
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
     from vpa_ippr.report.trail import Story, render_json, render_text
+    from vpa_ippr.resize.relief import pleas_of
     from vpa_ippr.resize.trail import trails
     from vpa_ippr.resize.world import read_world
 
@@ -49,7 +50,8 @@ def explain(
     kube = Kube(rest, clock, "vpa-ippr-explain")
     world = read_world(kube)
     wanted = _pods_of(world, namespace, kind, name, kube.find_workload)
-    found = trails(world, wanted, server_rules(rest), settings(), clock.now())
+    pleas = list(pleas_of(kube.list_node_memories()))
+    found = trails(world, wanted, server_rules(rest), settings(), clock.now(), pleas)
     vpas = _vpas_about(world, namespace, kind, name, [trail.vpa for trail in found if trail.vpa is not None])
     if not found and not vpas:
         raise UsageError(

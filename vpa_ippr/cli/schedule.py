@@ -2,7 +2,7 @@
 
 Both take their moments from apscheduler's interval trigger. No two jobs of a service ever overlap, not even two different ones: a service
 keeps what it knows in memory and is used by one thread at a time. A job that is due while another one runs waits for its turn, and moments
-that it missed meanwhile become one.
+that it missed meanwhile become one. On the machine's clock a job may have a ``Bell`` besides, which lets it begin before its time.
 
 With a ``Leading`` jobs run only while this process leads, and what is due begins when leading does.
 """
@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -37,18 +38,43 @@ _SIGNAL_SECONDS = 1.0
 _SOONEST_SECONDS = 0.001
 
 
+class Bell:
+    """Rung from any thread when there is something to do at once; whoever does it asks ``went_off`` first."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._wake: Callable[[], None] = lambda: None
+
+    def ring(self) -> None:
+        """Wake who listens, unless that is done already."""
+        if not self._rung.is_set():
+            self._rung.set()
+            self._wake()
+
+    def went_off(self) -> bool:
+        """True once after it was rung."""
+        rung = self._rung.is_set()
+        self._rung.clear()
+        return rung
+
+    def listen(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` from now on, in the thread that rings."""
+        self._wake = wake
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """Something that a service does every so often, and once at the start.
 
     ``jitter_seconds``: each run after the first is put off by a random time of up to this, so that many services do not ask the same
-    server at once.
+    server at once. ``bell``: it also runs when that is rung, as soon as no other job does.
     """
 
     name: str
     run: Callable[[], object]
     interval_seconds: float
     jitter_seconds: float = 0.0
+    bell: Bell | None = None
 
 
 def run_jobs(
@@ -160,7 +186,7 @@ def _run_scheduled(jobs: Sequence[Job], leading: Leading | None) -> None:
 
     stopped = threading.Event()
     # Written by a signal's handler, too, which may interrupt a reader: of all queues only this kind allows that.
-    news: queue.SimpleQueue[None] = queue.SimpleQueue()
+    news: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def stop() -> None:
         stopped.set()
@@ -180,7 +206,11 @@ def _run_scheduled(jobs: Sequence[Job], leading: Leading | None) -> None:
     scheduler.add_listener(_tell_missed, EVENT_JOB_MAX_INSTANCES)
     start = datetime.now(UTC).timestamp()
     for job in jobs:
-        scheduler.add_job(take_turn, _trigger(job, start), args=(job,), id=job.name, next_run_time=None)
+        # One that was rung for while it runs is to run once more: what it has read may be older than the news.
+        instances = 1 if job.bell is None else 2
+        scheduler.add_job(take_turn, _trigger(job, start), args=(job,), id=job.name, next_run_time=None, max_instances=instances)
+        if job.bell is not None:
+            job.bell.listen(partial(news.put, job.name))
     with stop_signals(stop):
         scheduler.start()
         if leading is not None:
@@ -192,7 +222,9 @@ def _run_scheduled(jobs: Sequence[Job], leading: Leading | None) -> None:
                 (_begin if under_way else _pause)(scheduler, jobs)
             # A signal that another thread has taken is seen only when this one wakes up.
             with contextlib.suppress(queue.Empty):
-                news.get(timeout=_SIGNAL_SECONDS)
+                rung_for = news.get(timeout=_SIGNAL_SECONDS)
+                if rung_for is not None and under_way:
+                    scheduler.modify_job(rung_for, next_run_time=datetime.now(UTC))
         scheduler.shutdown(wait=True)
 
 

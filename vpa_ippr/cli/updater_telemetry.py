@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from vpa_ippr.cluster.telemetry import Telemetry
-from vpa_ippr.resize.reasons import KeepReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import KeepReason, NotDueReason, OutcomeCode, RefusalReason, ReliefReason, RevertReason
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
 
 # A resize takes seconds; one that waited Deferred may have taken as long as it is waited for, or longer.
 _RESIZE_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _CYCLE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+# From what the agent saw to the answer of the API server: of all use while it is shorter than the way to the limit.
+_RELIEF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0)
 _OTHER = "Other"
 _REFUSALS = (*dict.fromkeys([*map(str, RefusalReason), *map(str, KeepReason)]), _OTHER)
+_UNRELIEVED = (*dict.fromkeys([*map(str, ReliefReason), *map(str, RefusalReason), *map(str, NotDueReason)]), _OTHER)
 # In these a pod stays until something happens, so what counts is how many there are.
-_WAITING = (OutcomeCode.DEFERRED, OutcomeCode.IN_PROGRESS, OutcomeCode.FAILING, OutcomeCode.SHRINK_ACTIVE, OutcomeCode.REFUSED)
+_WAITING = (
+    OutcomeCode.DEFERRED,
+    OutcomeCode.IN_PROGRESS,
+    OutcomeCode.FAILING,
+    OutcomeCode.SHRINK_ACTIVE,
+    OutcomeCode.REFUSED,
+    OutcomeCode.NOT_RELIEVED,
+)
 _HAPPENED = tuple(
     code for code in OutcomeCode if code not in (*_WAITING, OutcomeCode.NOT_DUE, OutcomeCode.UNSUPPORTED, OutcomeCode.FOREIGN)
 )
-_NEW_RESIZES = (OutcomeCode.ISSUED, OutcomeCode.SHRINK_PATCHED)
+_NEW_RESIZES = (OutcomeCode.ISSUED, OutcomeCode.SHRINK_PATCHED, OutcomeCode.RELIEVED)
 
 
 class UpdaterTelemetry:
@@ -33,6 +43,14 @@ class UpdaterTelemetry:
         self._seconds = telemetry.histogram("resize_seconds", "Seconds from a resize's request to its completion.", _RESIZE_SECONDS)
         self._pods = telemetry.gauge("pods", "Pods by what the last cycle found.", outcome=OutcomeCode)
         self._held = telemetry.gauge("pods_held_back", "Pods of which a change is due and not made, by reason.", reason=_REFUSALS)
+        self._reliefs = telemetry.histogram(
+            "relief_seconds",
+            "Seconds from when a container was seen at its memory limit to the resize that gives it more.",
+            _RELIEF_SECONDS,
+        )
+        self._pressing = telemetry.gauge(
+            "containers_not_relieved", "Containers at their memory limit that are not given more, by reason.", reason=_UNRELIEVED
+        )
         self._cycles = telemetry.histogram("updater_cycle_seconds", "Seconds that a cycle took.", _CYCLE_SECONDS)
         self._last = telemetry.gauge("updater_last_cycle_timestamp_seconds", "When the last cycle ended, in seconds since the epoch.")
 
@@ -45,14 +63,31 @@ class UpdaterTelemetry:
         self.count(result.outcomes)
         return result
 
+    def relieved(self, relieve: Callable[[], UpdateResult]) -> UpdateResult:
+        """Run a round of reliefs and count what it did."""
+        result = relieve()
+        self._count_unrelieved(result.outcomes)
+        for one in result.outcomes:
+            self._count_event(one)
+        return result
+
+    def _count_unrelieved(self, outcomes: Iterable[PodOutcome]) -> None:
+        found = Counter(_of(one.reason, _UNRELIEVED) for one in outcomes if one.code is OutcomeCode.NOT_RELIEVED)
+        for reason in _UNRELIEVED:
+            self._pressing.set(found[reason], reason=reason)
+
     def count(self, outcomes: Iterable[PodOutcome]) -> None:
         """Count the outcomes of one cycle."""
         found = list(outcomes)
-        by_code, held = Counter(one.code for one in found), Counter(_refusal(one) for one in found if one.code is OutcomeCode.REFUSED)
+        by_code, held = (
+            Counter(one.code for one in found),
+            Counter(_of(one.reason, _REFUSALS) for one in found if one.code is OutcomeCode.REFUSED),
+        )
         for code in OutcomeCode:
             self._pods.set(by_code[code], outcome=code)
         for reason in _REFUSALS:
             self._held.set(held[reason], reason=reason)
+        self._count_unrelieved(found)
         for one in found:
             self._count_event(one)
 
@@ -64,8 +99,8 @@ class UpdaterTelemetry:
         if one.code is OutcomeCode.REVERTED:
             self._reverts.inc(reason=one.reason if one.reason in tuple(RevertReason) else _OTHER)
         if one.seconds is not None:
-            self._seconds.observe(one.seconds)
+            (self._reliefs if one.code is OutcomeCode.RELIEVED else self._seconds).observe(one.seconds)
 
 
-def _refusal(one: PodOutcome) -> str:
-    return one.reason if one.reason in _REFUSALS else _OTHER
+def _of(reason: str, known: Collection[str]) -> str:
+    return reason if reason in known else _OTHER

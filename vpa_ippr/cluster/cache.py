@@ -100,14 +100,19 @@ class WatchCache(Generic[T]):
         kind: type[T],
         query: Mapping[str, str] | None = None,
         *,
+        tell: Callable[[T], None] = lambda _: None,
         monotonic: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """``query`` narrows the list and the watch alike (``fieldSelector``, ``labelSelector``); ``draw`` gives random numbers below 1."""
+        """``query`` narrows the list and the watch alike (``fieldSelector``, ``labelSelector``); ``draw`` gives random numbers below 1.
+
+        ``tell`` is told of each object that is listed or has changed, in the thread of ``step``, when ``snapshot`` shows it.
+        """
         self.path = path
         self._rest = rest
         self._kind = kind
         self._query = dict(query or {})
+        self._tell = tell
         self._monotonic = monotonic
         self._draw = draw
         self._lock = threading.Lock()
@@ -205,6 +210,8 @@ class WatchCache(Generic[T]):
         self._version, self._must_list = listing.resource_version, False
         self._hear()
         self._synced.set()
+        for item in listing.items:
+            self._tell(item)
 
     def _open(self) -> None:
         self._is_fresh_stream = True
@@ -224,6 +231,8 @@ class WatchCache(Generic[T]):
         with self._lock:
             self._objects.apply(event)
         self._version = event.resource_version or self._version
+        if event.object is not None and event.type != "DELETED":
+            self._tell(event.object)
         if event.unreadable and event.type != "DELETED":
             logger.warning("object left out", extra={"error": event.unreadable})
         return 0.0

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.errors import ClusterError
+from vpa_ippr.api.node_memory import NodeMemory
+from vpa_ippr.cluster import paths
 from vpa_ippr.cluster.cache import HasMetadata, WatchCache
 from vpa_ippr.cluster.kube import Kube
 from vpa_ippr.cluster.rest import Rest
@@ -55,6 +57,20 @@ class CachedKube(Kube):
         self._start = start
         self._lock = threading.Lock()
         self._caches: dict[str, WatchCache[Any]] = {}
+        self._node_memories: WatchCache[NodeMemory] | None = None
+
+    def follow_node_memories(self, tell: Callable[[NodeMemory], None]) -> None:
+        """Watch the NodeMemories, and ``tell`` of each that is there or changes, in the watch's own thread."""
+        cache = self._node_memories = WatchCache(self._rest, paths.NODE_MEMORIES, NodeMemory, tell=tell, monotonic=self._monotonic)
+        self._start(cache)
+
+    def list_node_memories(self) -> list[NodeMemory]:
+        """As far as they are known, once they are followed.
+
+        Not waited for, nor as fresh as all else has to be: where they are not installed, or may not be read, nothing else must suffer, and
+        each tells by its own beat how old it is.
+        """
+        return self._node_memories.snapshot() if self._node_memories is not None else []
 
     def oldest_seconds(self) -> float:
         """The age of the cache that has not heard of the server for longest; 0 when there is none yet."""

@@ -15,6 +15,7 @@ from vpa_ippr.api.errors import QuantityError
 from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey, ObjectMeta
+from vpa_ippr.api.node_memory import NodeMemory
 from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.quota import ResourceQuota
@@ -105,6 +106,15 @@ class Kube:
     def list_shrinks(self) -> list[MemoryShrink]:
         """All MemoryShrinks."""
         return self._list(paths.SHRINKS, MemoryShrink)
+
+    def list_node_memories(self) -> list[NodeMemory]:
+        """All NodeMemories; none where their CustomResourceDefinition is not installed."""
+        try:
+            return self._list(paths.NODE_MEMORIES, NodeMemory)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return []
 
     def find_workload(self, namespace: str, api_version: str, kind: str, name: str) -> Workload | None:
         """See ``cluster.workloads.find_workload``; an object once found is not asked for again for ten minutes."""

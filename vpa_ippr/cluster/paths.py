@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from vpa_ippr.api.meta import ObjectKey
-from vpa_ippr.api.names import SHRINK_API_VERSION, VPA_API_VERSION
+from vpa_ippr.api.names import NODE_MEMORY_API_VERSION, SHRINK_API_VERSION, VPA_API_VERSION
 
 PODS = "/api/v1/pods"
 NODES = "/api/v1/nodes"
@@ -17,6 +17,7 @@ NAMESPACES = "/api/v1/namespaces"
 VPAS = f"/apis/{VPA_API_VERSION}/verticalpodautoscalers"
 CHECKPOINTS = f"/apis/{VPA_API_VERSION}/verticalpodautoscalercheckpoints"
 SHRINKS = f"/apis/{SHRINK_API_VERSION}/memoryshrinks"
+NODE_MEMORIES = f"/apis/{NODE_MEMORY_API_VERSION}/nodememories"
 
 
 def collection(api_version: str, namespace: str, plural: str) -> str:
@@ -56,3 +57,14 @@ def checkpoint(key: ObjectKey) -> str:
 def shrink(key: ObjectKey, subresource: str = "") -> str:
     """One MemoryShrink."""
     return named(SHRINK_API_VERSION, key, "memoryshrinks", subresource)
+
+
+def node(name: str) -> str:
+    """One node."""
+    return f"{NODES}/{quote(name, safe='')}"
+
+
+def node_memory(node_name: str, subresource: str = "") -> str:
+    """The NodeMemory of a node."""
+    path = f"{NODE_MEMORIES}/{quote(node_name, safe='')}"
+    return f"{path}/{subresource}" if subresource else path

@@ -19,7 +19,7 @@ from vpa_ippr.resize.ledger import WHOLE_POD, HoldOff, Record, Scope, parse_stor
 from vpa_ippr.resize.patch import changes_between, describe
 from vpa_ippr.resize.state import Idle
 from vpa_ippr.resize.targets import Target
-from vpa_ippr.resize.trail import PodTrail
+from vpa_ippr.resize.trail import NextStep, PodTrail
 from vpa_ippr.resize.view import View
 
 _WHY_KEYS = ("by", "horizon", "quantile", "pod", "knownHours", "coverage", "raisedBy")
@@ -109,10 +109,16 @@ def _pod_lines(trail: PodTrail) -> Iterator[str]:
             yield f"  {target.container} {resource}: {_target_text(target, resource)}"
         for note in target.capped_by:
             yield f"  {target.container}: {note}"
-    step = trail.next_step
-    yield f"  next: {step.code}{f' ({step.reason})' if step.reason else ''}{f': {step.message}' if step.message else ''}"
+    for pressed in trail.pressing:
+        entry = pressed.plea.entry
+        yield f"  pressing since {entry.since}: {entry.container_name} ({pressed.plea.text}); {_step_text(pressed.step)}"
+    yield f"  next: {_step_text(trail.next_step)}"
     if trail.view is not None:
         yield from _history_lines(trail.view)
+
+
+def _step_text(step: NextStep) -> str:
+    return f"{step.code}{f' ({step.reason})' if step.reason else ''}{f': {step.message}' if step.message else ''}"
 
 
 def _target_text(target: Target, resource: Resource) -> str:
@@ -129,6 +135,9 @@ def _history_lines(view: View) -> Iterator[str]:
     ledger = view.ledger
     if ledger.last is not None:
         yield f"  last: {_record_text(ledger.last, view)}"
+    for container, times in ledger.reliefs.items():
+        last = format_time(max(times))
+        yield f"  relieved: {container} got more memory at its limit {_times_text(len(times))} within an hour, last {last}"
     for hold_off in ledger.hold_offs:
         if view.now < hold_off.until:
             yield f"  held off: {_hold_off_text(hold_off)}"
@@ -137,6 +146,10 @@ def _history_lines(view: View) -> Iterator[str]:
         size = f"{_amount(Resource.CPU, known.cpu_millicores)} CPU and {_amount(Resource.MEMORY, known.memory_bytes)}"
         yield f"  infeasible: a pod of {size} on node {known.node} ({known.cause})"
     yield from (f"  {_shrink_text(shrink)}" for shrink in view.shrinks)
+
+
+def _times_text(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _shrink_text(shrink: MemoryShrink) -> str:
@@ -202,10 +215,15 @@ def _pod_document(trail: PodTrail) -> Mapping[str, object]:
             }
             for target in trail.targets
         },
-        "next": {"code": step.code, "reason": step.reason, "message": step.message},
+        "pressing": [{"told": pressed.plea.entry, "next": _step_document(pressed.step)} for pressed in trail.pressing],
+        "next": _step_document(step),
         "ledger": view.ledger if view else None,
         "shrinks": [{"name": s.metadata.name, "spec": s.spec, "status": s.status} for s in view.shrinks] if view else [],
     }
+
+
+def _step_document(step: NextStep) -> Mapping[str, object]:
+    return {"code": step.code, "reason": step.reason, "message": step.message}
 
 
 def _resources_document(resources: ContainerResources) -> Mapping[str, object]:

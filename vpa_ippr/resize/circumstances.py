@@ -11,6 +11,8 @@ from vpa_ippr.resize.boost import boosted_containers
 from vpa_ippr.resize.hpa import NOT_SHARED, HpaIndex, Sharing, sharing_of
 from vpa_ippr.resize.reasons import AbortReason
 from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.shrink_terms import ORDINARY as ORDINARY_TERMS
+from vpa_ippr.resize.shrink_terms import ShrinkTerms, shrink_terms_of
 from vpa_ippr.resize.windows import is_paused, open_at, opens_next, windows_of
 
 
@@ -19,13 +21,15 @@ class Circumstances:
     """The circumstances of one pod.
 
     ``paused``: nothing new is begun. ``closed_until``: when the next maintenance window opens, None while one is open or none are set.
-    ``sharing``: what HPAs scale on. ``boosted``: the containers whose CPU is in its startup boost.
+    ``sharing``: what HPAs scale on. ``boosted``: the containers whose CPU is in its startup boost. ``shrink_terms``: how memory shrinks are
+    to be carried out.
     """
 
     paused: bool = False
     closed_until: float | None = None
     sharing: Sharing = NOT_SHARED
     boosted: frozenset[str] = frozenset()
+    shrink_terms: ShrinkTerms = ORDINARY_TERMS
 
     @property
     def halted(self) -> AbortReason | None:
@@ -50,4 +54,5 @@ def circumstances_of(pod: Pod, vpa: Vpa, workload: Workload | None, hpas: HpaInd
         closed_until=None if open_at(windows, now) else opens_next(windows, now),
         sharing=sharing_of(vpa, workload, hpas),
         boosted=boosted_containers(pod),
+        shrink_terms=shrink_terms_of(vpa),
     )

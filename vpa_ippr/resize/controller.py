@@ -25,6 +25,7 @@ from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.rate import Bucket
 from vpa_ippr.resize.reasons import AbortReason, OutcomeCode, RefusalReason
 from vpa_ippr.resize.refusal import Answer, classify
+from vpa_ippr.resize.relieving import Reliever
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
 from vpa_ippr.resize.rollout import RolloutStep
 from vpa_ippr.resize.rollout_writer import RolloutWriter
@@ -53,8 +54,12 @@ class Updater:
         rules: VersionRules,
         guards: GuardSource | None = None,
         signals: SignalSource | None = None,
+        alarm: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Without ``guards`` a rollout with a guard waits; without ``signals`` only the pods' own objects tell of harm."""
+        """Without ``guards`` a rollout with a guard waits; without ``signals`` only the pods' own objects tell of harm.
+
+        ``alarm`` is True once after the news that a container presses against its memory limit: it is dealt with in between.
+        """
         self._cluster = cluster
         self._clock = clock
         self._settings = settings
@@ -62,6 +67,10 @@ class Updater:
         self._turn = PodTurn(cluster, writer, settings, rules)
         self._evictor = Evictor(cluster, writer, settings)
         self._rollouts = RolloutWriter(cluster, writer)
+        self._reliever = Reliever(cluster, writer, clock, settings, rules)
+        self._alarm = alarm
+        self._is_relieving = False
+        self._in_between: list[PodOutcome] = []
         self._watcher = Watcher(guards, signals, settings)
         self._bucket: Bucket | None = None
         self._no_room_since: dict[str, float] = {}
@@ -72,10 +81,11 @@ class Updater:
         Raises:
             ClusterError: the cluster could not be read at all. A failure on one pod is an outcome, and the others go on.
         """
+        relieved = self._relieve(may_restart=True)
         world = read_world(self._cluster)
         self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
         self._evictor.begin_cycle(self._clock.now())
-        outcomes = list(world.problems)
+        outcomes = [*relieved, *world.problems]
         proposals: list[Proposal] = []
         candidates: list[EvictionCandidate] = []
         budgets = Budgets(world, self._settings)
@@ -94,9 +104,25 @@ class Updater:
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
             swept = self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
             outcomes += [swept] if swept is not None else []
-        result = UpdateResult(tuple(outcomes))
+        result = UpdateResult((*outcomes, *self._in_between))
+        self._in_between = []
         logger.info("updater cycle done", extra={"pods": len(world.pods), **{code.value: n for code, n in result.counts().items()}})
         return result
+
+    def relieve(self) -> UpdateResult:
+        """The quick round between cycles: give more to the containers that press against their memory limits. For the same thread."""
+        return UpdateResult(tuple(self._relieve(may_restart=True)))
+
+    def _relieve(self, *, may_restart: bool) -> list[PodOutcome]:
+        self._is_relieving = True
+        self._alarm()  # whatever it is about is read now
+        try:
+            return self._reliever.relieve(self._guarded, may_restart=may_restart)
+        except ClusterError as error:  # the cycle says more of it, if it concerns that too
+            logger.warning("nobody relieved", extra={"reason": error.reason, "error": str(error)})
+            return []
+        finally:
+            self._is_relieving = False
 
     def _carry_out(self, world: World, proposals: Sequence[Proposal], budgets: Budgets) -> tuple[list[PodOutcome], list[EvictionCandidate]]:
         """What became of the proposals; those for which their node has no room may be candidates for an eviction instead."""
@@ -169,6 +195,9 @@ class Updater:
 
     def _guarded(self, pod: ObjectKey, vpa: Vpa | None, act: Callable[[], T]) -> T | PodOutcome:
         """What ``act`` gives; an error becomes an outcome, so that one pod never stops the others."""
+        if not self._is_relieving and self._alarm():
+            # What restarts a container waits: the cycle has its own account of the budgets.
+            self._in_between += self._relieve(may_restart=False)
         key = vpa.key if vpa else None
         try:
             return act()

@@ -9,7 +9,7 @@ back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vpa_ippr.api.pod import POD_LEVEL, Pod
 from vpa_ippr.api.resources import Resource
@@ -40,13 +40,15 @@ class Part:
 class Due:
     """A resize is due. ``change`` is upstream's measure: the sum over both resources of the change relative to the requests.
 
-    ``by_eviction``: the mode wants the pod made anew; else it is changed in place.
+    ``by_eviction``: the mode wants the pod made anew; else it is changed in place. ``kept_limits``: the containers whose memory limit stays
+    while their request grows, since it would come down below what is known to be needed.
     """
 
     reasons: tuple[DueReason, ...]
     parts: tuple[Part, ...]
     change: float
     by_eviction: bool = False
+    kept_limits: frozenset[str] = frozenset()
 
     @property
     def containers(self) -> tuple[str, ...]:
@@ -83,10 +85,34 @@ def decide(
     targets = {target.container: target for target in targets_of(pod, vpa, history.ledger, limits)}
     if not targets:
         return NotDue(NotDueReason.NO_RECOMMENDATION, f"vpa {vpa.key} recommends nothing for the containers of this pod")
+    kept = frozenset(name for name, target in targets.items() if _must_keep_limit(target, now, history))
+    targets |= {name: targets[name].keeping_limit(Resource.MEMORY) for name in kept}
     open_parts, blocked = _open_parts(targets, now, history, circumstances)
     if not open_parts:
         return blocked or NotDue(NotDueReason.UP_TO_DATE)
-    verdict = _verdict(pod, vpa, targets, open_parts, now, settings)
+    verdict = _in_circumstances(
+        _verdict(pod, vpa, targets, open_parts, now, settings), pod, vpa, targets, open_parts, circumstances, settings
+    )
+    return replace(verdict, kept_limits=kept) if isinstance(verdict, Due) else verdict
+
+
+def _must_keep_limit(target: Target, now: float, history: History) -> bool:
+    """True when more memory is requested and a lower limit wanted, below what is known to be needed: the request alone may move."""
+    if not (target.lowers_limit(Resource.MEMORY) and target.grows(Resource.MEMORY)):
+        return False
+    hold_off, limit = hold_off_for(history.ledger, target.container, Resource.MEMORY, now, grows=False), target.desired.limits.memory_bytes
+    return hold_off is not None and (hold_off.floor_bytes is None or (limit or 0) < hold_off.floor_bytes)
+
+
+def _in_circumstances(
+    verdict: Due | NotDue,
+    pod: Pod,
+    vpa: Vpa,
+    targets: dict[str, Target],
+    open_parts: tuple[Part, ...],
+    circumstances: Circumstances,
+    settings: Settings,
+) -> Due | NotDue:
     if isinstance(verdict, Due) and circumstances.closed_until is not None:
         verdict = _urgent_growth(pod, vpa, targets, open_parts, settings) or _outside_window(verdict, circumstances.closed_until)
     if isinstance(verdict, Due) and circumstances.paused:

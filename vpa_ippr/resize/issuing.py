@@ -73,7 +73,8 @@ class Issuer:
         needs = [need for need in planned.shrinks if not ended_lately(view.shrinks, need, view.now, self._settings)]
         if not needs:
             return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.HOLD_OFF, "a shrink to that size has ended a short while ago")
-        shrink = self._writer.open_shrink(view.pod, needs, [shrink.metadata.name for shrink in view.shrinks])
+        taken = [shrink.metadata.name for shrink in view.shrinks]
+        shrink = self._writer.open_shrink(view.pod, needs, taken, view.circumstances.shrink_terms)
         if shrink is None:
             return view.outcome(OutcomeCode.NOT_DUE, NotDueReason.POD_NOT_RUNNING, "the container to shrink is not running")
         return view.outcome(OutcomeCode.SHRINK_OPENED, planned.reasons[0], f"memoryshrink {shrink.metadata.name}")

@@ -7,6 +7,7 @@ the request reached the API server: comparing it with the pod's spec tells which
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,11 +17,17 @@ import msgspec
 from vpa_ippr.api.errors import QuantityError, ValidationError
 from vpa_ippr.api.names import ANNOTATION_RESIZE_LEDGER
 from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.quantity import MAX_INT64
 from vpa_ippr.api.resources import Amounts, ContainerResources, Resource, ResourceRequirements
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import InfeasibleCause, is_ready
 
 WHOLE_POD = "*"
+_HARM_HEADROOM = 1.1
+_HARM_MEMORY_SECONDS = 24 * 3600.0
+_UNSAFE_SECONDS = 7 * 24 * 3600.0
+RELIEF_SECONDS = 3600.0
+"""So long a relief is remembered."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +41,10 @@ class Scope(StrEnum):
 
 
 class HoldOff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """No such change before ``until`` (seconds since the epoch); ``floor_bytes`` is the lowest memory limit known to be within reach."""
+    """No such change before ``until`` (seconds since the epoch); ``floor_bytes`` is the lowest memory limit known to be within reach.
+
+    ``harmed_at`` is when a shrink last hurt the workload.
+    """
 
     container: str
     scope: Scope
@@ -42,6 +52,7 @@ class HoldOff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     attempts: int
     reason: str
     floor_bytes: int | None = None
+    harmed_at: float | None = None
 
 
 class Infeasible(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,13 +99,18 @@ class Basis(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """All durable memory of one pod. ``settled`` holds the UIDs of finished MemoryShrinks whose outcome has been dealt with."""
+    """All durable memory of one pod.
+
+    ``settled`` holds the UIDs of finished MemoryShrinks whose outcome has been dealt with, ``reliefs`` the times within the last hour at
+    which a container that pressed against its memory limit was given more.
+    """
 
     last: Record | None = None
     bases: dict[str, Basis] = {}
     hold_offs: list[HoldOff] = []
     infeasible: Infeasible | None = None
     settled: list[str] = []
+    reliefs: dict[str, list[float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +255,34 @@ def _moves(pod: Pod, container: str, after: ContainerResources, resource: Resour
 
 
 def with_hold_off(
-    ledger: Ledger, container: str, scope: Scope, reason: str, now: float, settings: Settings, floor_bytes: int | None = None
+    ledger: Ledger,
+    container: str,
+    scope: Scope,
+    reason: str,
+    now: float,
+    settings: Settings,
+    floor_bytes: int | None = None,
+    *,
+    harmed: bool = False,
 ) -> Ledger:
-    """The ledger after a failure: each further one for the same container and scope doubles the time."""
+    """The ledger after a failure: each further one for the same container and scope doubles the time.
+
+    One that ``harmed`` the workload counts double, and nothing within a tenth above its floor is tried next. The second such within a day
+    marks the container as one not to be shrunk at all for a week; another pod of the workload is not concerned.
+    """
     others = [h for h in ledger.hold_offs if (h.container, h.scope) != (container, scope)]
     earlier = next((h for h in ledger.hold_offs if (h.container, h.scope) == (container, scope)), None)
     attempts = earlier.attempts + 1 if earlier else 1
-    seconds = min(settings.hold_off_seconds * 2.0 ** min(attempts - 1, 32), settings.hold_off_max_seconds)
-    hold_off = HoldOff(container, scope, now + seconds, attempts, reason, floor_bytes)
+    seconds = min(settings.hold_off_seconds * 2.0 ** min(attempts - 1 + harmed, 32), settings.hold_off_max_seconds)
+    harmed_before = earlier.harmed_at if earlier else None
+    if harmed and floor_bytes is not None:
+        floor_bytes = math.ceil(floor_bytes * _HARM_HEADROOM)
+    if harmed and harmed_before is not None and now - harmed_before < _HARM_MEMORY_SECONDS:
+        seconds, floor_bytes = max(seconds, _UNSAFE_SECONDS), None
+    if harmed_before is not None and earlier is not None and earlier.floor_bytes is None and now < earlier.until:
+        floor_bytes = None
+    until = max(now + seconds, earlier.until if earlier else now)
+    hold_off = HoldOff(container, scope, until, attempts, reason, floor_bytes, now if harmed else harmed_before)
     return msgspec.structs.replace(ledger, hold_offs=[*others, hold_off])
 
 
@@ -261,6 +297,21 @@ def hold_off_for(ledger: Ledger, container: str, resource: Resource, now: float,
         if hold_off.container in (container, WHOLE_POD) and hold_off.scope in scopes and now < hold_off.until:
             return hold_off
     return None
+
+
+def with_relief(ledger: Ledger, container: str, floor_bytes: int, reason: str, now: float, settings: Settings) -> Ledger:
+    """The ledger once a container is about to be given more memory: nothing below ``floor_bytes`` is tried for the time of a back-off.
+
+    Asked again of the same moment (the first attempt met another writer) it learns nothing more.
+    """
+    times = ledger.reliefs.get(container, [])
+    if now in times:
+        return ledger
+    for known in ledger.hold_offs:
+        if (known.container, known.scope) == (container, Scope.SHRINK) and now < known.until:
+            floor_bytes = max(floor_bytes, known.floor_bytes or MAX_INT64)  # no floor: no decrease at all
+    held = with_hold_off(ledger, container, Scope.SHRINK, reason, now, settings, floor_bytes if floor_bytes < MAX_INT64 else None)
+    return msgspec.structs.replace(held, reliefs={**ledger.reliefs, container: [*times, now]})
 
 
 def contested(pod: Pod, ledger: Ledger) -> tuple[str, ...]:
@@ -291,6 +342,7 @@ def tidied(ledger: Ledger, now: float, settings: Settings, node_shape: str | Non
         hold_offs=[h for h in ledger.hold_offs if now < h.until + settings.hold_off_max_seconds],
         infeasible=None if known and node_shape is not None and known.node != node_shape else known,
         settled=[uid for uid in ledger.settled if uid in shrink_uids],
+        reliefs={name: recent for name, times in ledger.reliefs.items() if (recent := [t for t in times if abs(now - t) < RELIEF_SECONDS])},
     )
 
 

@@ -100,6 +100,7 @@ def plan(
     if unfit is not None:
         return Refused(unfit.reason, unfit.message)
     targets = {target.container: target for target in targets_of(pod, vpa, history.ledger, limits)}
+    targets |= {name: targets[name].keeping_limit(Resource.MEMORY) for name in due.kept_limits & targets.keys()}
     level = pod_level_of(pod, vpa, history.ledger, {name: target.shared for name, target in targets.items()})
     case = _Case(pod, targets, level, node, own_rules)
     parts = [part for part in due.parts if part.container in targets]

@@ -9,6 +9,7 @@ from vpa_ippr.api.cluster import EventType, Node, ObjectRef
 from vpa_ippr.api.hpa import HorizontalPodAutoscaler
 from vpa_ippr.api.limit_range import LimitRange
 from vpa_ippr.api.meta import Condition, ObjectKey
+from vpa_ippr.api.node_memory import NodeMemory
 from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.quota import ResourceQuota
@@ -74,6 +75,14 @@ class UpdaterPort(Protocol):
 
     def list_shrinks(self) -> list[MemoryShrink]:
         """All MemoryShrinks."""
+        ...
+
+    def list_node_memories(self) -> list[NodeMemory]:
+        """What the nodes' agents tell of containers that press against their memory limits; nothing where that kind is not installed.
+
+        Never waited for: the updater does its other work where it is not known. Its role needs the right to list and watch
+        ``nodememories``.
+        """
         ...
 
     @property

@@ -74,6 +74,13 @@ class QuotaRoom:
         requested = _requested(wish)
         return next((text for quota in matching if (text := quota.exceeded(requested))), None)
 
+    def memory_left(self, pod: Pod, *, requests: bool) -> int | None:
+        """By how many bytes the memory limits of a pod may grow, and with ``requests`` its requests as much; None without end."""
+        names = {name for name, resource in (_TRACKED if requests else _LIMITS).items() if resource is Resource.MEMORY}
+        quotas = [quota for quota in self.quotas if _in_scope(pod, quota)]
+        left = [quota.hard[name] - quota.used.get(name, 0) for quota in quotas for name in names & quota.hard.keys()]
+        return max(0, min(left)) if left else None
+
     def taking(self, wish: Wish) -> QuotaRoom:
         """What is left when the resize has been admitted.
 

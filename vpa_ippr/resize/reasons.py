@@ -77,6 +77,22 @@ class RefusalReason(StrEnum):
     UNREADABLE = "UnreadablePod"
 
 
+class ReliefReason(StrEnum):
+    """Why a container that presses against its memory limit is not given more, where no other code says it."""
+
+    STALE = "StaleReport"
+    OTHER_POD = "AnotherPod"
+    OTHER_CONTAINER = "AnotherContainer"
+    OTHER_LIMIT = "LimitDiffers"
+    NOT_CONTROLLED = "MemoryNotControlled"
+    LIMIT_NOT_CONTROLLED = "LimitNotControlled"
+    UNDER_WAY = "ResizeUnderWay"
+    TOO_SOON = "RelievedLately"
+    LEAK_SUSPECTED = "LeakSuspected"
+    AT_MAXIMUM = "AtMaximum"
+    WOULD_RESTART = "WouldRestart"
+
+
 class KeepReason(StrEnum):
     """Why a pod that could be evicted for a change is kept."""
 
@@ -121,6 +137,8 @@ class OutcomeCode(StrEnum):
     SHRINK_DISCARDED = "ShrinkDiscarded"
     SHRINK_ENDED = "ShrinkEnded"
     SHRINK_UNDONE = "ShrinkUndone"
+    RELIEVED = "MemoryRelieved"
+    NOT_RELIEVED = "NotRelieved"
     CONFLICT = "Conflict"
     GONE = "PodGone"
     UNAVAILABLE = "ApiUnavailable"
@@ -150,6 +168,7 @@ class AbortReason(StrEnum):
     OUTSIDE_WINDOW = "OutsideWindow"
     AGENT_SILENT = "AgentSilent"
     DEGRADED = "RolloutDegraded"
+    PRESSING = "MemoryPressing"
 
 
 class HarmReason(StrEnum):
@@ -172,6 +191,8 @@ class EventReason(StrEnum):
     RESIZE_DEFERRED = "ResizeDeferred"
     RESIZE_REVERTED = "ResizeReverted"
     RESIZE_REFUSED = "ResizeRefused"
+    MEMORY_RELIEVED = "MemoryRelieved"
+    NOT_RELIEVED = "MemoryNotRelieved"
     POD_EVICTED = "PodEvicted"
     EVICTION_WAITS = "EvictionWaits"
     SHRINK_OPENED = "ShrinkOpened"

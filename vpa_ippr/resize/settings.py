@@ -49,6 +49,11 @@ class Settings:
         ``probation_grace_seconds``: so much longer may it be in its probation, which the agent begins at the deadline at the latest.
         ``keep_seconds``: how long finished shrinks stay, for reports.
 
+    Relieving containers that press against their memory limit:
+        ``relief_fresh_seconds``: a report of the node's agent that is older is not believed (it renews its beat every 60 s).
+        ``relief_ahead_seconds``: the new limit is enough for this long at the pace at which usage grows.
+        ``relief_pause_seconds``, ``reliefs_an_hour``: no sooner again, and no oftener: what needs more is taken for a leak.
+
     Rolling out:
         ``canary``: which changes one pod has to stand first: ``decreases`` (of anything, or with a restart; plain growth takes nothing
         from anybody), ``all``, or none when ``off``.
@@ -83,6 +88,10 @@ class Settings:
     agent_grace_seconds: float = 300
     probation_grace_seconds: float = 1800
     keep_seconds: float = 24 * 3600
+    relief_fresh_seconds: float = 180
+    relief_ahead_seconds: float = 60
+    relief_pause_seconds: float = 30
+    reliefs_an_hour: int = 5
     canary: Literal["off", "decreases", "all"] = "decreases"
     soak_seconds: float = 600
     max_resizes_per_minute: float | None = None

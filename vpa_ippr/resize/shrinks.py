@@ -24,6 +24,7 @@ from vpa_ippr.resize.ledger import Ledger, Scope, parse_stored, to_requirements,
 from vpa_ippr.resize.plan import ShrinkNeed
 from vpa_ippr.resize.reasons import AbortReason, EventReason
 from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.shrink_terms import ORDINARY, ShrinkTerms
 from vpa_ippr.resize.state import Idle, ResizeState
 
 _NAME_LENGTH = 63
@@ -70,7 +71,9 @@ def shrink_name(pod: Pod, container: str, target_bytes: int, taken: Collection[s
     return name
 
 
-def new_shrink(pod: Pod, need: ShrinkNeed, taken: Collection[str], settings: Settings) -> MemoryShrink | None:
+def new_shrink(
+    pod: Pod, need: ShrinkNeed, taken: Collection[str], settings: Settings, terms: ShrinkTerms = ORDINARY
+) -> MemoryShrink | None:
     """The object to create; None while the container is not running (it has no memory to bring down)."""
     status = pod.container_status(need.container)
     if status is None or not status.container_id or status.state.running is None:
@@ -89,7 +92,8 @@ def new_shrink(pod: Pod, need: ShrinkNeed, taken: Collection[str], settings: Set
             node_name=pod.spec.node_name,
             container=ContainerReference(need.container, status.container_id),
             target_bytes=need.target_bytes,
-            deadline_seconds=settings.shrink_deadline_seconds,
+            deadline_seconds=terms.deadline_seconds or settings.shrink_deadline_seconds,
+            policy=terms.policy,
         ),
     )
 
@@ -250,7 +254,9 @@ def settled(shrink: MemoryShrink, ledger: Ledger, now: float, settings: Settings
     if undone or status.phase in _TEACHING_PHASES:
         reason = status.reason or status.phase.value
         container = shrink.spec.container.name
-        ledger = with_hold_off(ledger, container, Scope.SHRINK, reason, now, settings, floor_bytes=status.floor_bytes)
+        # A floor is what the agent has learned of the workload; what went wrong with agent, node or API has none.
+        harmed = undone or (status.phase is Phase.REVERTED and status.floor_bytes is not None)
+        ledger = with_hold_off(ledger, container, Scope.SHRINK, reason, now, settings, status.floor_bytes, harmed=harmed)
     return msgspec.structs.replace(ledger, settled=[*ledger.settled, shrink.metadata.uid])
 
 

@@ -53,6 +53,11 @@ class Target:
         """True when the limit is to fall."""
         return _rises(self.desired.limits.get(resource), self.current.limits.get(resource))
 
+    def keeping_limit(self, resource: Resource) -> Target:
+        """The same, with the limit of ``resource`` as it is."""
+        limits = self.desired.limits.having(resource, self.current.limits.get(resource))
+        return replace(self, desired=ContainerResources(self.desired.requests, limits))
+
 
 @dataclass(frozen=True, slots=True)
 class _Wish:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from vpa_ippr.resize.patch import describe
 from vpa_ippr.resize.plan import Refused
 from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.reasons import NotDueReason, OutcomeCode
+from vpa_ippr.resize.relief import Plea, Relief, relief_of
+from vpa_ippr.resize.relief_size import Ground
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import Unsupported
@@ -35,6 +38,14 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Pressed:
+    """What the node's agent tells of a container at its memory limit, and what would be done about it."""
+
+    plea: Plea
+    step: NextStep
+
+
+@dataclass(frozen=True, slots=True)
 class PodTrail:
     """One pod. ``view`` and ``targets`` are missing where the pod, or what is recommended for it, cannot be read."""
 
@@ -43,14 +54,38 @@ class PodTrail:
     view: View | None
     targets: tuple[Target, ...]
     next_step: NextStep
+    pressing: tuple[Pressed, ...] = ()
 
 
-def trails(world: World, wanted: Callable[[Pod], bool], rules: VersionRules, settings: Settings, now: float) -> list[PodTrail]:
+def trails(
+    world: World, wanted: Callable[[Pod], bool], rules: VersionRules, settings: Settings, now: float, pleas: Sequence[Plea] = ()
+) -> list[PodTrail]:
     """The trails of the wanted pods; all others are looked at too, for they share nodes, quotas and budgets."""
     looked = [_look(world, pod, vpa, rules, settings, now) for pod, vpa in world.ours()]
     found = [trail for trail, _ in looked if wanted(trail.pod)]
     steps = _arranged(world, [proposal for _, proposal in looked if proposal is not None], settings, now)
-    return [replace(trail, next_step=steps.get(trail.pod.key, trail.next_step)) for trail in found]
+    by_pod: dict[ObjectKey, list[Plea]] = defaultdict(list)
+    for plea in pleas:
+        by_pod[plea.pod].append(plea)
+    ground = Ground.of(world, {trail.pod.spec.node_name for trail in found if trail.pod.key in by_pod})
+    return [
+        replace(
+            trail,
+            next_step=steps.get(trail.pod.key, trail.next_step),
+            pressing=tuple(_pressed(plea, trail.view, rules, ground, settings) for plea in by_pod[trail.pod.key] if trail.view),
+        )
+        for trail in found
+    ]
+
+
+def _pressed(plea: Plea, view: View, rules: VersionRules, ground: Ground, settings: Settings) -> Pressed:
+    try:
+        verdict = relief_of(plea, view, rules, ground, settings)
+    except VpaIpprError as error:
+        return Pressed(plea, NextStep(OutcomeCode.BAD_OBJECT, error.reason, str(error)))
+    if isinstance(verdict, Relief):
+        return Pressed(plea, NextStep(OutcomeCode.RELIEVED, plea.entry.reason, verdict.message))
+    return Pressed(plea, NextStep(OutcomeCode.NOT_RELIEVED, verdict.reason, verdict.message))
 
 
 def _look(world: World, pod: Pod, vpa: Vpa | None, rules: VersionRules, settings: Settings, now: float) -> tuple[PodTrail, Proposal | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vpa_ippr.api.cluster import Node, Workload
@@ -97,8 +97,8 @@ def pod_id(pod: Pod) -> PodId:
     return pod.metadata.namespace, pod.metadata.uid
 
 
-def read_world(cluster: UpdaterPort) -> World:
-    """The cluster as it is now.
+def read_world(cluster: UpdaterPort, wanted: Callable[[Pod], bool] = lambda _: True) -> World:
+    """The cluster as it is now; a VPA is looked for only for the ``wanted`` pods.
 
     Raises:
         ClusterError: it could not be listed; an owner that could not be looked up is a problem of its pod alone.
@@ -113,7 +113,7 @@ def read_world(cluster: UpdaterPort) -> World:
     groups: dict[ObjectKey, list[Pod]] = defaultdict(list)
     unmatched: dict[ObjectKey, PodOutcome] = {}
     damaged: dict[ObjectKey, PodOutcome] = {}
-    for pod in pods:
+    for pod in filter(wanted, pods):
         try:
             vpa = vpa_of(pod, index, cluster.find_workload)
         except ClusterError as error:

@@ -19,6 +19,7 @@ from vpa_ippr.resize.ports import Patch, UpdaterPort, reference_to, with_precond
 from vpa_ippr.resize.reasons import AbortReason, EventReason
 from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.settings import Settings
+from vpa_ippr.resize.shrink_terms import ShrinkTerms
 from vpa_ippr.resize.shrinks import new_shrink
 
 logger = logging.getLogger(__name__)
@@ -77,10 +78,10 @@ class Writer:
         logger.info("resize issued", extra={"pod": str(pod.key), "changes": describe(changes), "reverting": reverting, "shrink": shrink})
         return changes
 
-    def open_shrink(self, pod: Pod, needs: Iterable[ShrinkNeed], taken: Iterable[str]) -> MemoryShrink | None:
+    def open_shrink(self, pod: Pod, needs: Iterable[ShrinkNeed], taken: Iterable[str], terms: ShrinkTerms) -> MemoryShrink | None:
         """Open a MemoryShrink for the need that frees most: one a pod at a time. None when its container is not running."""
         need = max(needs, key=lambda n: (n.previous.limits.memory_bytes or 0) - n.target_bytes)
-        shrink = new_shrink(pod, need, frozenset(taken), self._settings)
+        shrink = new_shrink(pod, need, frozenset(taken), self._settings, terms)
         if shrink is None:
             return None
         try:
