@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from vpa_ippr.cluster.telemetry import Telemetry
-from vpa_ippr.resize.reasons import KeepReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import KeepReason, NotDueReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
 
 # A resize takes seconds; one that waited Deferred may have taken as long as it is waited for, or longer.
 _RESIZE_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 _CYCLE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _OTHER = "Other"
+# Those that tell of nothing but an eviction; the others may also say that nothing is due.
+_KEPT = frozenset(map(str, KeepReason)) - frozenset(map(str, NotDueReason))
 _REFUSALS = (*dict.fromkeys([*map(str, RefusalReason), *map(str, KeepReason)]), _OTHER)
 # In these a pod stays until something happens, so what counts is how many there are.
 _WAITING = (OutcomeCode.DEFERRED, OutcomeCode.IN_PROGRESS, OutcomeCode.FAILING, OutcomeCode.SHRINK_ACTIVE, OutcomeCode.REFUSED)
@@ -48,7 +50,7 @@ class UpdaterTelemetry:
     def count(self, outcomes: Iterable[PodOutcome]) -> None:
         """Count the outcomes of one cycle."""
         found = list(outcomes)
-        by_code, held = Counter(one.code for one in found), Counter(_refusal(one) for one in found if one.code is OutcomeCode.REFUSED)
+        by_code, held = Counter(one.code for one in found), Counter(_refusal(one) for one in found if _is_held_back(one))
         for code in OutcomeCode:
             self._pods.set(by_code[code], outcome=code)
         for reason in _REFUSALS:
@@ -65,6 +67,11 @@ class UpdaterTelemetry:
             self._reverts.inc(reason=one.reason if one.reason in tuple(RevertReason) else _OTHER)
         if one.seconds is not None:
             self._seconds.observe(one.seconds)
+
+
+def _is_held_back(one: PodOutcome) -> bool:
+    """A change is due: it was refused, or the pod would have to be evicted for it and is kept."""
+    return one.code is OutcomeCode.REFUSED or (one.code is OutcomeCode.NOT_DUE and one.reason in _KEPT)
 
 
 def _refusal(one: PodOutcome) -> str:

@@ -26,11 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(StrEnum):
-    """Which changes a hold-off forbids: growth of either resource, a decrease of memory, or all."""
+    """Which changes a hold-off forbids: growth of either resource, a decrease of memory, all that is new, or what takes something back."""
 
     GROW = "Grow"
     SHRINK = "Shrink"
     ANY = "Any"
+    BACK = "Back"
 
 
 class HoldOff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -245,7 +246,14 @@ def with_hold_off(
     others = [h for h in ledger.hold_offs if (h.container, h.scope) != (container, scope)]
     earlier = next((h for h in ledger.hold_offs if (h.container, h.scope) == (container, scope)), None)
     attempts = earlier.attempts + 1 if earlier else 1
-    seconds = min(settings.hold_off_seconds * 2.0 ** min(attempts - 1, 32), settings.hold_off_max_seconds)
+    # What is to be taken back is urgent.
+    is_back = scope is Scope.BACK
+    first, longest = (
+        (settings.back_hold_off_seconds, settings.hold_off_seconds)
+        if is_back
+        else (settings.hold_off_seconds, settings.hold_off_max_seconds)
+    )
+    seconds = min(first * 2.0 ** min(attempts - 1, 32), longest)
     hold_off = HoldOff(container, scope, now + seconds, attempts, reason, floor_bytes)
     return msgspec.structs.replace(ledger, hold_offs=[*others, hold_off])
 
@@ -261,6 +269,11 @@ def hold_off_for(ledger: Ledger, container: str, resource: Resource, now: float,
         if hold_off.container in (container, WHOLE_POD) and hold_off.scope in scopes and now < hold_off.until:
             return hold_off
     return None
+
+
+def back_held_off(ledger: Ledger, now: float) -> HoldOff | None:
+    """The hold-off in force that forbids taking something back: the API server has refused that."""
+    return next((hold_off for hold_off in ledger.hold_offs if hold_off.scope is Scope.BACK and now < hold_off.until), None)
 
 
 def contested(pod: Pod, ledger: Ledger) -> tuple[str, ...]:
