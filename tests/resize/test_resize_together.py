@@ -9,10 +9,11 @@ from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.meta import ObjectKey, OwnerReference, find_condition
 from vpa_ippr.api.names import ANNOTATION_CPU_BOOST_PREFIX, CONDITION_DEGRADED
 from vpa_ippr.api.quota import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
-from vpa_ippr.api.resources import parse_amounts
+from vpa_ippr.api.resources import ResourceRequirements, parse_amounts
 from vpa_ippr.api.shrink import Phase
 from vpa_ippr.resize.controller import Updater
 from vpa_ippr.resize.evicting import ask_admission
+from vpa_ippr.resize.follow import revert_target
 from vpa_ippr.resize.moves import Move
 from vpa_ippr.resize.reasons import DueReason, KeepReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.rollout_state import Failure, Rollout, RolloutPhase, read_rollout, to_annotations
@@ -328,3 +329,10 @@ def test_explain_says_what_the_updater_then_does(case):
         stage.cluster.recommend(a_recommendation(cpu="400m", memory="512Mi"))
     said = stage.explained()["web-0"]
     assert stage.cycle(0)["web-0"] == said
+
+
+def test_a_resize_that_added_a_limit_is_not_taken_back_into_another_qos_class():
+    """Before it was Burstable for want of the limit, which cannot be removed: with the request of before the pod would be Guaranteed."""
+    pod = a_pod(a_container(cpu="99m", cpu_limit="100m", memory="1Gi", memory_limit="1Gi"))
+    before = {"app": ResourceRequirements({"cpu": "100m", "memory": "1Gi"}, {"memory": "1Gi"})}
+    assert revert_target(pod, before, RULES) is None
