@@ -336,3 +336,12 @@ def test_a_resize_that_added_a_limit_is_not_taken_back_into_another_qos_class():
     pod = a_pod(a_container(cpu="99m", cpu_limit="100m", memory="1Gi", memory_limit="1Gi"))
     before = {"app": ResourceRequirements({"cpu": "100m", "memory": "1Gi"}, {"memory": "1Gi"})}
     assert revert_target(pod, before, RULES) is None
+
+
+def test_a_quota_whose_use_goes_up_and_down_is_told_once():
+    stage = Stage(a_pod(APP), vpas=(a_vpa(UP),))
+    for used in (900, 950, 920):
+        stage.cluster.resize_errors = [FakeApiError(403, f"exceeded quota: q, requested: requests.cpu=200m, used: requests.cpu={used}m")]
+        stage.cycle(stage.settings.hold_off_max_seconds)
+        assert not stage.cluster.resize_errors
+    assert stage.cluster.reasons.count("ResizeRefused") == 1
