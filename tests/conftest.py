@@ -17,7 +17,7 @@ settings.register_profile(
 settings.load_profile("shared")
 
 # Folders and files whose tests compute for seconds, mostly because they train or load a model: `make test-fast` leaves them out.
-_SLOW_FOLDERS = frozenset({"backtest", "contract", "families", "forecast"})
+_SLOW_FOLDERS = frozenset({"backtest", "contract", "e2e", "families", "forecast"})
 _SLOW_FILES = frozenset(
     {
         "test_cli_backtest.py",

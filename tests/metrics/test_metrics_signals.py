@@ -5,11 +5,8 @@ import math
 import promql_parser
 import pytest
 
-from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.signals import Signals
 from vpa_ippr.metrics.signals import read_signals
-
-POD = ObjectKey("shop", "web-0")
 
 
 class Prometheus:
@@ -25,30 +22,29 @@ class Prometheus:
 
 
 def test_each_container_gets_its_shares():
-    prometheus = Prometheus(
-        cfs_throttled={"app": 0.4}, pressure_cpu={"app": 0.1, "proxy": 0.2}, pressure_memory={"proxy": 0.05, "app": math.nan}
-    )
-    assert read_signals(prometheus, POD, 1000.0, 600.0) == {
-        "app": Signals(cpu_throttled=0.4, cpu_pressure=0.1, memory_pressure=None),
-        "proxy": Signals(cpu_throttled=None, cpu_pressure=0.2, memory_pressure=0.05),
+    app, proxy = ("web-0", "app"), ("web-1", "proxy")
+    prometheus = Prometheus(cfs_throttled={app: 0.4}, pressure_cpu={app: 0.1, proxy: 0.2}, pressure_memory={proxy: 0.05, app: math.nan})
+    assert read_signals(prometheus, "shop", ["web-0", "web-1"], 1000.0, 600.0) == {
+        "web-0": {"app": Signals(cpu_throttled=0.4, cpu_pressure=0.1, memory_pressure=None)},
+        "web-1": {"proxy": Signals(cpu_throttled=None, cpu_pressure=0.2, memory_pressure=0.05)},
     }
 
 
 def test_what_is_not_measured_is_not_there():
-    assert read_signals(Prometheus(), POD, 1000.0, 600.0) == {}
+    assert read_signals(Prometheus(), "shop", ["web-0"], 1000.0, 600.0) == {}
 
 
 @pytest.mark.parametrize(("measured", "share"), [(1.2, 1.0), (-0.1, 0.0), (math.inf, None)])
 def test_rates_that_are_extrapolated_stay_shares(measured, share):
-    (found,) = read_signals(Prometheus(pressure_cpu={"app": measured}), POD, 1000.0, 600.0).values()
-    assert found.cpu_pressure == share
+    found = read_signals(Prometheus(pressure_cpu={("web-0", "app"): measured}), "shop", ["web-0"], 1000.0, 600.0)
+    assert found["web-0"]["app"].cpu_pressure == share
 
 
-def test_every_query_is_promql_about_this_pod_and_this_time():
+def test_every_query_is_promql_about_these_pods_and_this_time():
     prometheus = Prometheus()
-    read_signals(prometheus, ObjectKey("shop", 'we"b'), 1000.0, 599.7, ('cluster="a"',))
+    read_signals(prometheus, "shop", ['we"b', "a.b"], 1000.0, 599.7, ('cluster="a"',))
     assert [at for _, at in prometheus.asked] == [1000.0] * 3
     for query, _ in prometheus.asked:
         promql_parser.parse(query)
         assert "[600s]" in query
-        assert 'namespace="shop",pod="we\\"b",container!="",cluster="a"' in query
+        assert 'namespace="shop",pod=~"we\\"b|a\\\\.b",container!="",cluster="a"' in query

@@ -190,3 +190,11 @@ def test_a_note_that_would_change_the_qos_class_is_left_alone():
     found = step(pod, a_boosting_vpa(mode="Off"))
     assert qos_class(pod, desired_resources(pod, dict(found.after))) == "Guaranteed"
     assert found.annotations  # and read no more
+
+
+def test_the_end_of_a_boost_adds_no_limit_that_could_not_be_removed_again():
+    app = a_container(cpu="600m", memory="1Gi", memory_limit="1Gi")
+    pod = boosted(containers=[app], annotations={"vpaCpuStartupBoost/app": '{"requests":{"cpu":"200m"},"limits":{"cpu":"200m"}}'})
+    after = step(pod, a_boosting_vpa(mode="Off")).after
+    assert after["app"].requests.cpu_millicores == 200
+    assert after["app"].limits.cpu_millicores is None

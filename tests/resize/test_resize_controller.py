@@ -571,9 +571,14 @@ def test_a_refused_revert_is_said_once_and_tried_again():
     stage.cycle()
     stage.cluster.kubelet("Deferred", SHORT)
     stage.cluster.resize_errors = [FakeApiError(403, "a webhook says no")] * 2
+    writes = stage.cluster.writes
     assert stage.codes(SETTINGS.deferred_limit_seconds) == [Code.REFUSED]
-    assert stage.codes() == [Code.REFUSED]
-    assert stage.codes() == [Code.REVERTED]
+    assert stage.codes(SETTINGS.back_hold_off_seconds) == [Code.REFUSED]
+    asked = stage.cluster.writes
+    assert asked > writes
+    assert stage.codes(SETTINGS.back_hold_off_seconds) == [Code.REFUSED]  # not asked again: it is held off for twice as long now
+    assert stage.cluster.writes == asked
+    assert stage.codes(SETTINGS.back_hold_off_seconds) == [Code.REVERTED]
     assert stage.cluster.reasons.count("ResizeRefused") == 1
 
 

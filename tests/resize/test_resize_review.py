@@ -416,7 +416,7 @@ def test_a_revert_that_stays_refused_does_not_flood_the_pods_events():
     stage.cluster.agent(Phase.REVERTED, reason="PressureAfterCommit")
     stage.cluster.resize_errors = [FakeApiError(403, "exceeded quota: q") for _ in range(10)]
     for _ in range(10):
-        stage.cycle()
+        stage.cycle(1000)
     assert stage.cluster.reasons.count("ResizeRefused") == 1
-    stage.cycle()
+    stage.cycle(1000)
     assert stage.cluster.memory_limit() == 2 * GIB

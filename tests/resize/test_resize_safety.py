@@ -117,6 +117,8 @@ CRASH_BEFORE_REVERT = [
 KILLED_AFTER_A_RAISE = [(("recommend", "web", "200m", "3Gi"), "calm"), *[(("wait", 70.0), "calm")] * 8] + [
     (("killed", f"web-{number}"), None) for number in range(4)
 ]
+# The first half of what was a resize that adds a limit, which cannot be removed when it comes to nothing.
+BOOST_WITH_A_NEW_LIMIT = [(("run", 2), None), (("boost", "web-0", BOOSTS[1]), None), (("wait", 4000.0), None)]
 BOTH_RESTART = ("both restart", "both restart")
 UNSET = (None, None)
 
@@ -127,6 +129,7 @@ scripts = st.lists(st.tuples(events, st.sampled_from([None, "kubelets", "calm"])
 @example(BOTH_RESTART, ("Off", "Off"), "1.33", "off", UNSET, UNSET, LOST_EVICTION)
 @example(BOTH_RESTART, ("InPlaceOrRecreate", "Off"), "1.33", "decreases", UNSET, UNSET, CRASH_BEFORE_REVERT)
 @example(BOTH_RESTART, ("InPlaceOrRecreate", "Off"), "1.36", "off", UNSET, UNSET, KILLED_AFTER_A_RAISE)
+@example(("only memory", "both restart"), ("Recreate", "Off"), "1.33", "off", UNSET, UNSET, BOOST_WITH_A_NEW_LIMIT)
 def test_whatever_happens_no_safety_rule_is_broken(kinds, modes, version, canary, leasts, available, script):
     play(Fleet(kinds, modes, version, canary, leasts, available), script)
 

@@ -11,6 +11,8 @@ from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import ANNOTATION_ROLLOUT_GUARD
 from vpa_ippr.api.signals import Signals
 from vpa_ippr.resize.controller import Updater
+from vpa_ippr.resize.ledger import Ledger, with_resize
+from vpa_ippr.resize.ledger import to_annotations as ledger_annotations
 from vpa_ippr.resize.reasons import OutcomeCode as Code
 from vpa_ippr.resize.rollout_state import Canary, Rollout, RolloutPhase, read_rollout, to_annotations
 from vpa_ippr.resize.rules import rules_for
@@ -39,13 +41,13 @@ class Prometheus:
         self.asked.append(query)
         return self.guard
 
-    def signals(self, pod, at, window_seconds):
-        assert pod == WEB_0, "only the canary is watched"
+    def signals(self, namespace, pods, at, window_seconds):
+        assert (namespace, pods) == ("shop", ["web-0"]), "only the canary is watched"
         assert 120 <= window_seconds <= SETTINGS.soak_seconds
         if isinstance(self.since, Exception):
             raise self.since
         is_before = at <= self.resized_at
-        return {"app": Signals(cpu_throttled=self.before if is_before else self.since)}
+        return {"web-0": {"app": Signals(cpu_throttled=self.before if is_before else self.since)}}
 
 
 class Stage:
@@ -189,3 +191,24 @@ def test_growth_goes_although_the_rollout_beside_it_cannot_be_written(down):
     stage.cycle()
     assert stage.cluster.pods[WEB_1].desired("app").requests.memory_bytes == 4 << 30
     assert stage.cpu(WEB_0) == (2000 if down else 1000)
+
+
+def test_the_pods_of_a_workload_are_asked_about_together():
+    """One query for those that were resized at about the same time, however many they are."""
+    prometheus, clock, asked = Prometheus(), FakeClock(), []
+
+    def signals(namespace, pods, at, window_seconds):
+        asked.append((len(pods), window_seconds))
+        return {"web-7": {"app": Signals(cpu_throttled=0.9 if at == clock.moment else 0.0)}}
+
+    prometheus.signals = signals
+    before, after = a_pod(a_container(cpu="4", memory="1Gi", cpu_limit="8", memory_limit="1Gi")), {"app": a_pod(APP).desired("app")}
+    ledgers = [with_resize(Ledger(), before, after, clock.moment - elapsed, rollout="k") for elapsed in (0, 130, 700)]
+    pods = [a_pod(APP, name=f"web-{number}", annotations=ledger_annotations(ledgers[number % 3])) for number in range(300)]
+    vpa = a_vpa(CPU_DOWN)
+    rolling = to_annotations(Rollout(1, RolloutPhase.ROLLING, key="k"))
+    vpa = msgspec.structs.replace(vpa, metadata=msgspec.structs.replace(vpa.metadata, annotations=rolling))
+    cluster = FakeCluster(*pods, vpas=(vpa,), clock=clock)
+    harms = Watcher(None, prometheus, SETTINGS).watch(read_world(cluster), clock.now()).harms[vpa.key]
+    assert [harm.pod for harm in harms] == ["web-7"]
+    assert sorted(asked) == [(1, 120), (100, 120), (100, 480)]

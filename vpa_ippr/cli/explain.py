@@ -10,7 +10,7 @@ import click
 from vpa_ippr.api.errors import EXIT_DONE, UsageError
 from vpa_ippr.cli import options
 from vpa_ippr.cli.server_rules import server_rules
-from vpa_ippr.cli.updater_options import settings_options
+from vpa_ippr.cli.updater_options import admission_option, settings_options
 
 if TYPE_CHECKING:
     from vpa_ippr.api.pod import Pod
@@ -28,9 +28,16 @@ _VPA_KINDS = ("verticalpodautoscaler", "vpa")
 @options.cluster_options
 @options.clock_options
 @settings_options
+@admission_option
 @click.option("--format", "-f", "form", type=click.Choice(("text", "json")), default="text", show_default=True, help="How to print.")
 def explain(
-    subject: str, kubeconfig: str | None, context: str | None, clock_url: str | None, settings: Callable[[], Settings], form: str
+    subject: str,
+    kubeconfig: str | None,
+    context: str | None,
+    clock_url: str | None,
+    settings: Callable[[], Settings],
+    admission_namespaces: tuple[str, ...],
+    form: str,
 ) -> int:
     """Tell the story of one workload, such as shop/Deployment/web; KIND may also be Pod or VPA. Nothing is changed.
 
@@ -40,6 +47,7 @@ def explain(
     from vpa_ippr.cluster.kube import Kube
     from vpa_ippr.cluster.rest import Rest
     from vpa_ippr.report.trail import Story, render_json, render_text
+    from vpa_ippr.resize.evicting import ask_admission
     from vpa_ippr.resize.relief import pleas_of
     from vpa_ippr.resize.trail import trails
     from vpa_ippr.resize.world import read_world
@@ -47,11 +55,11 @@ def explain(
     namespace, kind, name = _parse(subject)
     clock = options.make_clock(clock_url, "explain")
     rest = Rest(connect(kubeconfig, context))
-    kube = Kube(rest, clock, "vpa-ippr-explain")
+    kube = Kube(rest, clock, "vpa-ippr-explain", admission_namespaces)
     world = read_world(kube)
     wanted = _pods_of(world, namespace, kind, name, kube.find_workload)
     pleas = list(pleas_of(kube.list_node_memories()))
-    found = trails(world, wanted, server_rules(rest), settings(), clock.now(), pleas)
+    found = trails(world, wanted, server_rules(rest), settings(), clock.now(), ask_admission(kube), pleas)
     vpas = _vpas_about(world, namespace, kind, name, [trail.vpa for trail in found if trail.vpa is not None])
     if not found and not vpas:
         raise UsageError(

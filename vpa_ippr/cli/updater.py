@@ -12,7 +12,7 @@ from vpa_ippr.api.clock import SystemClock
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_PARTIAL
 from vpa_ippr.cli import options
 from vpa_ippr.cli.server_rules import server_rules
-from vpa_ippr.cli.updater_options import settings_options
+from vpa_ippr.cli.updater_options import admission_option, settings_options
 
 if TYPE_CHECKING:
     from vpa_ippr.api.clock import Clock
@@ -33,14 +33,7 @@ _RELIEF_SECONDS = 10.0
 @options.listen_options
 @options.prometheus_options
 @settings_options
-@click.option(
-    "--admission-namespace",
-    "admission_namespaces",
-    multiple=True,
-    default=("kube-system",),
-    show_default=True,
-    help="Where the Lease of an admission controller is looked for, without which nothing is evicted; may be repeated.",
-)
+@admission_option
 @click.option("--once", is_flag=True, help="Run one cycle and exit: 0 done, 1 failed, 3 partial.")
 def updater(
     kubeconfig: str | None,

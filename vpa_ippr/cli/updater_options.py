@@ -47,6 +47,16 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+admission_option = click.option(
+    "--admission-namespace",
+    "admission_namespaces",
+    multiple=True,
+    default=("kube-system",),
+    show_default=True,
+    help="Where the Lease of an admission controller is looked for, without which nothing is evicted; may be repeated.",
+)
+
+
 def settings_options(command: Callable[..., int]) -> Callable[..., int]:
     """Add them; the command gets one argument, ``settings``, a function that makes the ``Settings``."""
 

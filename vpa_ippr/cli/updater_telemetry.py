@@ -16,6 +16,8 @@ _CYCLE_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 # From what the agent saw to the answer of the API server: of all use while it is shorter than the way to the limit.
 _RELIEF_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 180.0)
 _OTHER = "Other"
+# Those that tell of nothing but an eviction; the others may also say that nothing is due.
+_KEPT = frozenset(map(str, KeepReason)) - frozenset(map(str, NotDueReason))
 _REFUSALS = (*dict.fromkeys([*map(str, RefusalReason), *map(str, KeepReason)]), _OTHER)
 _UNRELIEVED = (*dict.fromkeys([*map(str, ReliefReason), *map(str, RefusalReason), *map(str, NotDueReason)]), _OTHER)
 # In these a pod stays until something happens, so what counts is how many there are.
@@ -79,10 +81,8 @@ class UpdaterTelemetry:
     def count(self, outcomes: Iterable[PodOutcome]) -> None:
         """Count the outcomes of one cycle."""
         found = list(outcomes)
-        by_code, held = (
-            Counter(one.code for one in found),
-            Counter(_of(one.reason, _REFUSALS) for one in found if one.code is OutcomeCode.REFUSED),
-        )
+        by_code = Counter(one.code for one in found)
+        held = Counter(_of(one.reason, _REFUSALS) for one in found if _is_held_back(one))
         for code in OutcomeCode:
             self._pods.set(by_code[code], outcome=code)
         for reason in _REFUSALS:
@@ -100,6 +100,11 @@ class UpdaterTelemetry:
             self._reverts.inc(reason=one.reason if one.reason in tuple(RevertReason) else _OTHER)
         if one.seconds is not None:
             (self._reliefs if one.code is OutcomeCode.RELIEVED else self._seconds).observe(one.seconds)
+
+
+def _is_held_back(one: PodOutcome) -> bool:
+    """A change is due: it was refused, or the pod would have to be evicted for it and is kept."""
+    return one.code is OutcomeCode.REFUSED or (one.code is OutcomeCode.NOT_DUE and one.reason in _KEPT)
 
 
 def _of(reason: str, known: Collection[str]) -> str:

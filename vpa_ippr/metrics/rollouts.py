@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from vpa_ippr.api.clock import Clock
-from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.signals import Signals
 from vpa_ippr.metrics.asker import QUERY
 from vpa_ippr.metrics.decode import Row, decode_rows
@@ -47,16 +46,17 @@ class PrometheusSignals:
         values = [float(row.values[-1]) for row in self._ask(query, self._clock.now()) if row.values.size]
         return max((value for value in values if not math.isnan(value)), default=None)
 
-    def signals(self, pod: ObjectKey, at: float, window_seconds: float) -> dict[str, Signals]:
-        """What the containers of the pod went through in the ``window_seconds`` before ``at``; what is not measured is None.
+    def signals(self, namespace: str, pods: Sequence[str], at: float, window_seconds: float) -> dict[str, dict[str, Signals]]:
+        """What the containers of the pods went through in the ``window_seconds`` before ``at``; what is not measured is not there.
 
         Raises:
             SourceError: Prometheus cannot be read within one query's time, refuses a query, or answers with no vector.
         """
-        return read_signals(self._by_container, pod, at, window_seconds, self._matchers)
+        return read_signals(self._by_container, namespace, pods, at, window_seconds, self._matchers)
 
-    def _by_container(self, query: str, at: float) -> dict[str, float]:
-        return {row.labels.get("container", ""): float(row.values[-1]) for row in self._ask(query, at) if row.values.size}
+    def _by_container(self, query: str, at: float) -> dict[tuple[str, str], float]:
+        rows = [row for row in self._ask(query, at) if row.values.size]
+        return {(row.labels.get("pod", ""), row.labels.get("container", "")): float(row.values[-1]) for row in rows}
 
     def _ask(self, query: str, at: float) -> Sequence[Row]:
         form = {"query": query, "time": f"{at:.3f}"}

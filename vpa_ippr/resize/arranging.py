@@ -10,18 +10,20 @@ from dataclasses import dataclass, field, replace
 from vpa_ippr.api.errors import QuantityError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.names import ANNOTATION_ROLLOUT
+from vpa_ippr.api.pdb import PodDisruptionBudget
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink
 from vpa_ippr.api.vpa import Vpa
 from vpa_ippr.resize.budget import Budget
 from vpa_ippr.resize.footprint import Wish
 from vpa_ippr.resize.harm import Harm
+from vpa_ippr.resize.moves import moves_of, restricted
 from vpa_ippr.resize.node_plan import Hold, plan_node
 from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.quota_fit import NO_QUOTA, QuotaRoom
 from vpa_ippr.resize.rate import Bucket, limit_rate
 from vpa_ippr.resize.reasons import RefusalReason
-from vpa_ippr.resize.rollout import Group, RolloutStep, step
+from vpa_ippr.resize.rollout import Group, RolloutStep, step, waits_for_nobody
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.world import World, pod_id
 
@@ -65,39 +67,43 @@ class Budgets:
     def __init__(self, world: World, settings: Settings) -> None:
         self._world = world
         self._settings = settings
-        self._pdbs = tuple(world.pdbs)
+        self._pdbs: dict[str, tuple[PodDisruptionBudget, ...]] = defaultdict(tuple)
+        for pdb in world.pdbs:
+            self._pdbs[pdb.metadata.namespace] += (pdb,)
         self._made: dict[ObjectKey, Budget] = {}
 
     def copy(self) -> Budgets:
         """The same, to be charged with what may yet be held back."""
         copied = Budgets(self._world, self._settings)
-        copied._made, copied._pdbs = dict(self._made), self._pdbs
+        copied._made, copied._pdbs = dict(self._made), self._pdbs.copy()
         return copied
 
     def of(self, vpa: Vpa) -> Budget:
         """What is left for the pods of this VPA."""
-        made = self._made.get(vpa.key)
+        made, pdbs = self._made.get(vpa.key), self._pdbs[vpa.metadata.namespace]
         if made is None:
             workload, pods = self._world.workloads.get(vpa.key), self._world.groups.get(vpa.key, ())
-            made = Budget.of(pods, workload.replicas if workload else None, self._pdbs, vpa, self._settings)
-        return replace(made, pdbs=self._pdbs)
+            made = self._made[vpa.key] = Budget.of(pods, workload.replicas if workload else None, pdbs, vpa, self._settings)
+        return made if made.pdbs is pdbs else replace(made, pdbs=pdbs)
 
     def take(self, vpa: Vpa, pod: Pod) -> None:
         """The pod is about to be disturbed."""
         budget = self.of(vpa).taking(pod)
-        self._made[vpa.key], self._pdbs = budget, budget.pdbs
+        self._made[vpa.key], self._pdbs[vpa.metadata.namespace] = budget, budget.pdbs
 
 
 def arrange(
     world: World, proposals: Sequence[Proposal], budgets: Budgets, watch: Watch, bucket: Bucket | None, now: float, settings: Settings
 ) -> Arrangement:
     """What goes, and what is held back. ``budgets`` are charged with the containers that are going to be restarted."""
-    held: list[HeldBack] = []
-    fitting = _within_nodes(world, _within_quotas(world, proposals, held), settings, held)
-    affordable = _within_budgets(fitting, budgets.copy(), held)
+    short: list[HeldBack] = []
+    fitting = _within_nodes(world, _within_quotas(world, proposals, short), settings, short)
+    affordable = _within_budgets(fitting, budgets.copy(), short)
     rollouts, failures = _rollouts(world, affordable, watch, now, settings)
-    held += [HeldBack(one.proposal, one.reason, one.message) for found in rollouts.values() for one in found.hold]
+    waiting = [HeldBack(one.proposal, one.reason, one.message) for found in rollouts.values() for one in found.hold]
     cleared = _in_order(affordable, (one for found in rollouts.values() for one in found.go))
+    cleared, short = _with_what_is_left(world, cleared, short, settings)
+    held = [*short, *waiting]
     rated = limit_rate(cleared, bucket, now, settings)
     held += [HeldBack(one, RefusalReason.RATE, f"not more than {settings.max_resizes_per_minute} resizes a minute") for one in rated.hold]
     # Only now: what is held must not keep others from being disturbed, those that are taken back least of all.
@@ -105,6 +111,33 @@ def arrange(
         if proposal.plan.restarts:
             budgets.take(proposal.vpa, proposal.view.pod)
     return Arrangement(rated.go, tuple(held), rollouts, failures, rated.bucket)
+
+
+def _with_what_is_left(
+    world: World, cleared: list[Proposal], short: list[HeldBack], settings: Settings
+) -> tuple[list[Proposal], list[HeldBack]]:
+    """Besides what is cleared, the growths that would have fitted but for changes that wait after all; and what is short even so.
+
+    A soak, a disruption budget or the hold-off after harm may take long: room is kept for what waits only against what waits likewise.
+    """
+    going = {proposal.view.pod.key for proposal in cleared}
+    again = {one.proposal.view.pod.key: one.proposal for one in short if _may_take_what_waits(one, settings)}
+    again = {key: proposal for key, proposal in again.items() if key not in going}
+    if not again:
+        return cleared, short
+    ignored: list[HeldBack] = []
+    tried = _within_nodes(world, _within_quotas(world, [*cleared, *again.values()], ignored), settings, ignored)
+    fitting = {proposal.view.pod.key: proposal for proposal in tried if again.get(proposal.view.pod.key) is proposal}
+    return [*cleared, *fitting.values()], [one for one in short if one.proposal.view.pod.key not in fitting]
+
+
+def _may_take_what_waits(one: HeldBack, settings: Settings) -> bool:
+    if one.reason not in (RefusalReason.QUOTA_WOULD_EXCEED, RefusalReason.NODE_FULL) or one.proposal.plan.restarts:
+        return False
+    try:
+        return waits_for_nobody(one.proposal, settings)
+    except VpaIpprError:
+        return False
 
 
 def _within_quotas(world: World, proposals: Iterable[Proposal], held: list[HeldBack]) -> list[Proposal]:
@@ -142,11 +175,20 @@ def _within_nodes(world: World, proposals: Iterable[Proposal], settings: Setting
         mine = {proposal.view.pod.key: proposal for proposal in found}
         for verdict in plan_node(world.nodes.get(name), pods_of[name], [_wish(proposal) for proposal in found], settings).verdicts:
             proposal = mine[verdict.wish.pod.key]
-            if isinstance(verdict, Hold):
-                held.append(HeldBack(proposal, verdict.reason, verdict.message))
-            else:
+            if not isinstance(verdict, Hold):
                 fitting.append(proposal)
+                continue
+            held.append(HeldBack(proposal, verdict.reason, verdict.message))
+            smaller = _without_growth(proposal) if verdict.reason is RefusalReason.NODE_FULL else None
+            fitting += [smaller] if smaller is not None else []
     return fitting
+
+
+def _without_growth(proposal: Proposal) -> Proposal | None:
+    """What of a proposal takes no room from anybody: it goes although its node is full, or two that wait for each other would for ever."""
+    pod = proposal.view.pod
+    free = [move for move in moves_of(proposal) if (move.request or 0) <= (pod.desired(move.container).requests.get(move.resource) or 0)]
+    return restricted(proposal, free) if free else None
 
 
 def _within_budgets(proposals: Iterable[Proposal], budgets: Budgets, held: list[HeldBack]) -> list[Proposal]:

@@ -116,7 +116,10 @@ def _wanted(
 
 
 def _meant(pod: Pod, container: str, noted: ContainerResources) -> ContainerResources:
-    """The container with the CPU that the annotation holds; an amount that is not in there stays, since a resize cannot remove it."""
+    """The container with the CPU that the annotation holds.
+
+    An amount that is not in there stays, since a resize cannot remove it; for the same reason none is added that is not there.
+    """
     current = pod.desired(container)
     return ContainerResources(_with_cpu(current.requests, noted.requests), _with_cpu(current.limits, noted.limits))
 
@@ -141,7 +144,7 @@ def _noted(pod: Pod, container: str) -> ContainerResources:
 
 
 def _with_cpu(amounts: Amounts, original: Amounts) -> Amounts:
-    return amounts.having(Resource.CPU, original.cpu_millicores or amounts.cpu_millicores)
+    return amounts.having(Resource.CPU, amounts.cpu_millicores and (original.cpu_millicores or amounts.cpu_millicores))
 
 
 def _with_resources(pod: Pod, resources: Mapping[str, ContainerResources]) -> Pod:

@@ -7,11 +7,12 @@ evictions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
+from vpa_ippr.api.errors import VpaIpprError
 from vpa_ippr.api.pdb import PodDisruptionBudget, covering
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.vpa import Vpa
@@ -23,49 +24,71 @@ from vpa_ippr.resize.state import is_complete, is_ready
 class Budget:
     """What is left of the budget of one workload.
 
-    ``pdbs`` are those of the cluster, with what has been taken from them: a budget of another workload made later is to begin with them.
+    ``live``: how many pods it has; ``serving``: the UIDs of those that serve and are not going to be disturbed; ``under_way``: by
+    PodDisruptionBudget the UIDs of those that are Ready and being resized, so that they may be about to restart. ``pdbs`` are those of the
+    namespace, with what has been taken from them: a budget of another workload made later is to begin with them.
     """
 
     vpa: Vpa
-    pods: tuple[Pod, ...]
+    live: int
     configured: int
     least: int
     tolerance: int
     pdbs: tuple[PodDisruptionBudget, ...]
-    taken: frozenset[str] = frozenset()
+    serving: frozenset[str]
+    under_way: Mapping[str, frozenset[str]]
+    is_untouched: bool = True
 
     @classmethod
     def of(
         cls, pods: Sequence[Pod], configured_replicas: int | None, pdbs: Sequence[PodDisruptionBudget], vpa: Vpa, settings: Settings
     ) -> Budget:
-        """The budget of the pods of a VPA; ``configured_replicas`` None: as many as there are."""
-        live = tuple(pod for pod in pods if pod.metadata.deletion_timestamp is None)
+        """The budget of the pods of a VPA; ``configured_replicas`` None: as many as there are. A pod that cannot be read does not serve.
+
+        The replicas may be known from a while ago. More pods than that are no surplus: the workload may have been scaled up since.
+        """
+        live = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
         policy = vpa.spec.update_policy
-        configured = len(live) if configured_replicas is None else configured_replicas
-        least = (policy.min_replicas if policy else None) or settings.min_replicas
-        return cls(vpa, live, configured, least, int(configured * settings.disruption_tolerance), tuple(pdbs))
+        configured = max(configured_replicas or 0, len(live))
+        serving, unsure = _told_apart(live)
+        return cls(
+            vpa=vpa,
+            live=len(live),
+            configured=configured,
+            least=(policy.min_replicas if policy else None) or settings.min_replicas,
+            tolerance=int(configured * settings.disruption_tolerance),
+            pdbs=tuple(pdbs),
+            serving=frozenset(serving),
+            under_way={pdb.metadata.name: frozenset(pod.metadata.uid for pod in unsure if pdb.covers(pod)) for pdb in pdbs}
+            if unsure
+            else {},
+        )
 
     def allows(self, pod: Pod) -> str | None:
         """None when ``pod`` may be disturbed now, else why not."""
-        if len(self.pods) < self.least:
-            return f"{self.vpa.key} has {len(self.pods)} pods, fewer than the {self.least} that it takes to disturb one"
+        if self.live < self.least:
+            return f"{self.vpa.key} has {self.live} pods, fewer than the {self.least} that it takes to disturb one"
         return self._short_of(pod) or self._pdb_refuses(pod)
 
     def taking(self, pod: Pod) -> Budget:
         """What is left once ``pod`` is disturbed."""
-        spent = {(pdb.metadata.namespace, pdb.metadata.name) for pdb in covering(self.pdbs, pod) if not _free(pdb, pod)}
-        pdbs = tuple(_one_less(pdb) if (pdb.metadata.namespace, pdb.metadata.name) in spent else pdb for pdb in self.pdbs)
-        return replace(self, taken=self.taken | {pod.metadata.uid}, pdbs=pdbs)
+        spent, uid = {pdb.metadata.name for pdb in covering(self.pdbs, pod) if not _free(pdb, pod)}, pod.metadata.uid
+        return replace(
+            self,
+            pdbs=tuple(_one_less(pdb) if pdb.metadata.name in spent else pdb for pdb in self.pdbs) if spent else self.pdbs,
+            serving=self.serving - {uid},
+            under_way={name: uids - {uid} for name, uids in self.under_way.items()},
+            is_untouched=False,
+        )
 
     def _short_of(self, pod: Pod) -> str | None:
-        others = [one for one in self.pods if one.metadata.uid != pod.metadata.uid]
-        serving = sum(is_complete(one) for one in others if one.metadata.uid not in self.taken)
+        serving = len(self.serving) - (pod.metadata.uid in self.serving)
         needed = self.configured - self.tolerance
         if serving >= needed:
             return None
         # Where the share comes to less than one pod, one may still go at a time.
-        complete = len(self.pods) >= self.configured and serving == len(others)
-        if self.tolerance == 0 and complete and not self.taken:
+        complete = self.live >= self.configured and serving >= self.live - 1
+        if self.tolerance == 0 and complete and self.is_untouched:
             return None
         return f"only {serving} other pods of {self.vpa.key} serve, of {self.configured} {needed} have to"
 
@@ -79,12 +102,24 @@ class Budget:
             if pdb.is_stale:
                 return f"PodDisruptionBudget {pdb.metadata.name} is still being processed by the server"
             # The server counts a pod that is about to restart as healthy until it does.
-            if pdb.status.disruptions_allowed <= sum(self._is_under_way(one) and pdb.covers(one) for one in self.pods if one is not pod):
+            if pdb.status.disruptions_allowed <= len(self.under_way.get(pdb.metadata.name, frozenset()) - {pod.metadata.uid}):
                 return f"PodDisruptionBudget {pdb.metadata.name} allows no disruption now"
         return None
 
-    def _is_under_way(self, pod: Pod) -> bool:
-        return pod.metadata.uid not in self.taken and is_ready(pod) and not is_complete(pod)
+
+def _told_apart(pods: Sequence[Pod]) -> tuple[list[str], list[Pod]]:
+    """The UIDs of those that serve, and the pods that are Ready while a resize of them is under way."""
+    serving: list[str] = []
+    unsure: list[Pod] = []
+    for pod in pods:
+        try:
+            if is_complete(pod):
+                serving.append(pod.metadata.uid)
+            elif is_ready(pod):
+                unsure.append(pod)
+        except VpaIpprError:
+            continue
+    return serving, unsure
 
 
 def _free(pdb: PodDisruptionBudget, pod: Pod) -> bool:

@@ -16,10 +16,11 @@ from vpa_ippr.api.errors import ClusterError, VpaIpprError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.vpa import Vpa
-from vpa_ippr.resize.arranging import Budgets, HeldBack, arrange
+from vpa_ippr.resize.arranging import Arrangement, Budgets, HeldBack, arrange
 from vpa_ippr.resize.consider import EvictionCandidate, without_room
 from vpa_ippr.resize.evicting import Evictor
 from vpa_ippr.resize.eviction import Keep
+from vpa_ippr.resize.follow import Revert
 from vpa_ippr.resize.ports import GuardSource, SignalSource, UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.rate import Bucket
@@ -28,6 +29,7 @@ from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.relieving import Reliever
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
 from vpa_ippr.resize.rollout import RolloutStep
+from vpa_ippr.resize.rollout_state import read_rollout
 from vpa_ippr.resize.rollout_writer import RolloutWriter
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
@@ -83,9 +85,9 @@ class Updater:
         """
         relieved = self._relieve(may_restart=True)
         world = read_world(self._cluster)
-        self._turn.begin_cycle({pod.metadata.uid for pod in world.pods})
+        self._turn.begin_cycle({pod.metadata.uid for pod in world.pods}, {vpa.key for vpa in world.vpas})
         self._evictor.begin_cycle(self._clock.now())
-        outcomes = [*relieved, *world.problems]
+        outcomes = list(world.problems)
         proposals: list[Proposal] = []
         candidates: list[EvictionCandidate] = []
         budgets = Budgets(world, self._settings)
@@ -97,9 +99,16 @@ class Updater:
                     candidates.append(candidate)
                 case PodOutcome() as outcome:
                     outcomes.append(outcome)
-        done, crowded = self._carry_out(world, proposals, budgets)
+        arranged = self._arrange(world, proposals, budgets)
+        reverting = {pod.key for step in arranged.rollouts.values() for pod in step.revert}
+        # What is being taken back is neither left as it is nor evicted: the new pod would have the change that did harm.
+        outcomes = [*relieved, *(outcome for outcome in outcomes if outcome.pod not in reverting)]
+        done, crowded = self._carry_out(world, arranged, proposals, budgets)
         outcomes += done
-        outcomes += [self._guarded(c.view.pod.key, c.vpa, partial(self._settle, c, world, budgets)) for c in [*candidates, *crowded]]
+        for candidate in [*candidates, *crowded]:
+            key = candidate.view.pod.key
+            if key not in reverting:
+                outcomes.append(self._guarded(key, candidate.vpa, partial(self._settle, candidate, world, arranged, budgets)))
         for orphan in world.orphans():
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
             swept = self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
@@ -124,27 +133,34 @@ class Updater:
         finally:
             self._is_relieving = False
 
-    def _carry_out(self, world: World, proposals: Sequence[Proposal], budgets: Budgets) -> tuple[list[PodOutcome], list[EvictionCandidate]]:
-        """What became of the proposals; those for which their node has no room may be candidates for an eviction instead."""
+    def _arrange(self, world: World, proposals: Sequence[Proposal], budgets: Budgets) -> Arrangement:
         now = self._clock.now()
         arranged = arrange(world, proposals, budgets, self._watcher.watch(world, now), self._bucket, now, self._settings)
         self._bucket = arranged.bucket
+        return arranged
+
+    def _carry_out(
+        self, world: World, arranged: Arrangement, proposals: Sequence[Proposal], budgets: Budgets
+    ) -> tuple[list[PodOutcome], list[EvictionCandidate]]:
+        """What became of the proposals; those for which their node has no room may be candidates for an eviction instead."""
         outcomes: list[PodOutcome] = []
         unwritten: dict[ObjectKey, ClusterError] = {}
         for vpa in world.vpas:
-            if vpa.key in arranged.rollouts:
-                failure = self._rollouts.write(vpa, arranged.rollouts[vpa.key])
+            step = arranged.rollouts.get(vpa.key)
+            if step is not None:
+                failure = self._rollouts.write(vpa, step)
                 if failure is not None:
+                    logger.warning("rollout not noted: nothing new of it goes", extra={"vpa": str(vpa.key), "error": str(failure)})
                     unwritten[vpa.key] = failure
-                    continue
-                outcomes += self._take_back(world, vpa, arranged.rollouts[vpa.key], budgets)
+                # Whatever could be noted: what did harm is taken back.
+                outcomes += self._take_back(world, vpa, step, budgets, noted=failure is None)
         for proposal in arranged.go:
             # What belongs to no rollout needs no note of it.
             unnoted = unwritten.get(proposal.vpa.key) if proposal.rollout is not None else None
             outcomes.append(self._guarded(proposal.view.pod.key, proposal.vpa, partial(self._send, proposal, unnoted)))
         outcomes += [_failed(p, error) for p in proposals if (error := arranged.failures.get(p.vpa.key)) is not None]
         gone = {outcome.pod for outcome in outcomes}
-        crowded, held = self._crowded([one for one in arranged.held if one.proposal.view.pod.key not in gone], now)
+        crowded, held = self._crowded([one for one in arranged.held if one.proposal.view.pod.key not in gone])
         return [*outcomes, *held], crowded
 
     def _send(self, proposal: Proposal, unwritten: ClusterError | None) -> PodOutcome:
@@ -153,13 +169,15 @@ class Updater:
             raise unwritten
         return self._turn.carry_out(proposal)
 
-    def _crowded(self, held: Sequence[HeldBack], now: float) -> tuple[list[EvictionCandidate], list[PodOutcome]]:
+    def _crowded(self, held: Sequence[HeldBack]) -> tuple[list[EvictionCandidate], list[PodOutcome]]:
         """Told apart: the pods whose node has had no room for so long that an eviction may be the better way, and all others."""
+        now = self._clock.now()
         no_room = {one.proposal.view.pod.metadata.uid for one in held if one.reason is RefusalReason.NODE_FULL}
         self._no_room_since = {uid: self._no_room_since.get(uid, now) for uid in no_room}
         crowded: list[EvictionCandidate] = []
         outcomes: list[PodOutcome] = []
-        for one in held:
+        # One outcome a pod, though a part of its proposal may wait for one thing and another part for another.
+        for one in {one.proposal.view.pod.key: one for one in reversed(held)}.values():
             since = self._no_room_since.get(one.proposal.view.pod.metadata.uid)
             candidate = None if since is None else without_room(one.proposal, one.reason, one.message, since)
             if candidate is not None:
@@ -168,24 +186,30 @@ class Updater:
                 outcomes.append(self._turn.hold_back(one.proposal, one.reason, one.message))
         return crowded, outcomes
 
-    def _take_back(self, world: World, vpa: Vpa, step: RolloutStep, budgets: Budgets) -> list[PodOutcome]:
-        outcomes = [self._guarded(pod.key, vpa, partial(self._roll_back, world, pod, budgets)) for pod in step.revert]
+    def _take_back(self, world: World, vpa: Vpa, step: RolloutStep, budgets: Budgets, *, noted: bool) -> list[PodOutcome]:
+        outcomes = [self._guarded(pod.key, vpa, partial(self._roll_back, world, pod, budgets, noted=noted)) for pod in step.revert]
         for pod in step.call_off:
             outcome = self._guarded(pod.key, vpa, partial(self._call_off, world, pod))
             outcomes += [outcome] if outcome is not None else []
         return outcomes
 
-    def _roll_back(self, world: World, pod: Pod, budgets: Budgets) -> PodOutcome:
-        return self._turn.roll_back(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), budgets)
+    def _roll_back(self, world: World, pod: Pod, budgets: Budgets, *, noted: bool) -> PodOutcome:
+        return self._turn.roll_back(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), budgets, noted=noted)
 
     def _call_off(self, world: World, pod: Pod) -> None:
         self._turn.shrinks.abort_all(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), AbortReason.DEGRADED)
 
-    def _settle(self, candidate: EvictionCandidate, world: World, budgets: Budgets) -> PodOutcome:
-        verdict = self._evictor.judge(candidate, world, budgets)
+    def _settle(self, candidate: EvictionCandidate, world: World, arranged: Arrangement, budgets: Budgets) -> PodOutcome:
+        step, otherwise = arranged.rollouts.get(candidate.vpa.key), candidate.otherwise
+        rollout = step.state if step is not None else read_rollout(candidate.vpa)
+        verdict = self._evictor.judge(candidate, world, budgets, rollout)
         if isinstance(verdict, Keep):
             return self._turn.spare(candidate, verdict)
-        return self._evictor.evict(candidate, verdict, budgets)
+        outcome = self._evictor.evict(candidate, verdict, budgets)
+        # What has come to nothing does not stay so because the eviction is refused.
+        if outcome.code is OutcomeCode.REFUSED and isinstance(otherwise, Revert):
+            return self._turn.take_back(candidate.view, otherwise)
+        return outcome
 
     def _visit(self, world: World, pod: Pod, vpa: Vpa | None, budgets: Budgets) -> Turn | None:
         if pod.metadata.deletion_timestamp is not None:

@@ -13,6 +13,7 @@ from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.reasons import EventReason, OutcomeCode
 from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.result import PodOutcome
+from vpa_ippr.resize.rollout_state import Rollout, failure_in_force
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.world import World
 from vpa_ippr.resize.writer import Writer
@@ -22,9 +23,48 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """When an admission controller has renewed its lease last, as far as it is known."""
+    """When an admission controller has renewed its lease last, or why that cannot be told."""
 
     renewed_at: float | None
+    problem: str = ""
+
+
+def ask_admission(cluster: UpdaterPort) -> Admission:
+    """Ask for the admission controllers' leases; where that fails nothing can be evicted."""
+    try:
+        return Admission(cluster.admission_renewed_at())
+    except ClusterError as error:
+        logger.warning("lease of an admission controller not read: nothing is evicted", extra={"error": str(error)})
+        return Admission(None, f"its lease cannot be read: {error}")
+
+
+def judge_candidate(
+    candidate: EvictionCandidate,
+    world: World,
+    budgets: Budgets,
+    rollout: Rollout,
+    admission: Admission,
+    rate: EvictionRate | None,
+    settings: Settings,
+) -> Evict | Keep:
+    """Whether the pod is to be evicted, by all that is known of its surroundings.
+
+    Raises:
+        QuantityError: a quantity of the pod or of the VPA cannot be read.
+    """
+    view, vpa = candidate.view, candidate.vpa
+    budget = budgets.of(vpa)
+    surroundings = Surroundings(
+        admission_renewed_at=admission.renewed_at,
+        live_pods=budget.live,
+        budget=budget,
+        rate=rate,
+        nodes=tuple(world.nodes.values()),
+        limits=view.limits,
+        admission_problem=admission.problem,
+        failure=failure_in_force(rollout, view.now),
+    )
+    return judge_eviction(view.pod, vpa, candidate.occasion, view.circumstances, surroundings, view.now, settings)
 
 
 class Evictor:
@@ -42,22 +82,15 @@ class Evictor:
         self._rate = refilled(self._rate, now, self._settings)
         self._admission = None
 
-    def judge(self, candidate: EvictionCandidate, world: World, budgets: Budgets) -> Evict | Keep:
-        """Whether the pod is to be evicted now.
+    def judge(self, candidate: EvictionCandidate, world: World, budgets: Budgets, rollout: Rollout) -> Evict | Keep:
+        """Whether the pod is to be evicted now; ``rollout`` is that of its VPA.
 
         Raises:
-            VpaIpprError: an object cannot be read, or the admission controller's lease could not be asked for.
+            VpaIpprError: an object cannot be read.
         """
-        view, vpa = candidate.view, candidate.vpa
-        surroundings = Surroundings(
-            admission_renewed_at=self._admission_renewed_at(),
-            live_pods=len([pod for pod in view.group if pod.metadata.deletion_timestamp is None]),
-            budget=budgets.of(vpa),
-            rate=self._rate,
-            nodes=tuple(world.nodes.values()),
-            limits=view.limits,
-        )
-        return judge_eviction(view.pod, vpa, candidate.occasion, view.circumstances, surroundings, view.now, self._settings)
+        if self._admission is None:
+            self._admission = ask_admission(self._cluster)
+        return judge_candidate(candidate, world, budgets, rollout, self._admission, self._rate, self._settings)
 
     def evict(self, candidate: EvictionCandidate, verdict: Evict, budgets: Budgets) -> PodOutcome:
         """Ask the API server, which has the last word on PodDisruptionBudgets.
@@ -85,8 +118,3 @@ class Evictor:
     def _charge(self, candidate: EvictionCandidate, budgets: Budgets) -> None:
         budgets.take(candidate.vpa, candidate.view.pod)
         self._rate = self._rate.taking() if self._rate is not None else None
-
-    def _admission_renewed_at(self) -> float | None:
-        if self._admission is None:
-            self._admission = Admission(self._cluster.admission_renewed_at())
-        return self._admission.renewed_at

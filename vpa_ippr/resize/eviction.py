@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from vpa_ippr.api.cluster import Node
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.resources import Amounts, Resource
+from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.api.vpa import EvictionRequirement, Vpa
 from vpa_ippr.recommend.limit_ranges import UNLIMITED, NamespaceLimits
 from vpa_ippr.resize.circumstances import Circumstances
@@ -21,6 +22,7 @@ from vpa_ippr.resize.due import Due
 from vpa_ippr.resize.ledger import Ledger
 from vpa_ippr.resize.qos import desired_resources, pod_requests
 from vpa_ippr.resize.reasons import DueReason, KeepReason, RefusalReason, RevertReason
+from vpa_ippr.resize.rollout_state import Failure
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import UnsupportedWhy
 from vpa_ippr.resize.targets import Target, targets_of
@@ -101,8 +103,9 @@ class Occasion:
 class Surroundings:
     """What an eviction depends on besides the pod.
 
-    ``admission_renewed_at``: when an admission controller has renewed its lease last, None when there is none. ``live_pods``: how many the
-    group has. ``rate``: None for no limit. ``nodes``: those of the cluster; none are not checked. ``limits``: of the pod's namespace.
+    ``admission_renewed_at``: when an admission controller has renewed its lease last, None when there is none, or it cannot be told
+    (``admission_problem``). ``live_pods``: how many the group has. ``rate``: None for no limit. ``nodes``: those of the cluster; none are
+    not checked. ``limits``: of the pod's namespace. ``failure``: the change of the workload that did harm, and is not to be made now.
     """
 
     admission_renewed_at: float | None
@@ -111,6 +114,8 @@ class Surroundings:
     rate: EvictionRate | None = None
     nodes: Sequence[Node] = ()
     limits: NamespaceLimits = UNLIMITED
+    admission_problem: str = ""
+    failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,7 @@ def judge_eviction(
     return (
         _unwanted(vpa, occasion, now, settings)
         or _unfit(pod)
-        or _kept_back(occasion, circumstances)
+        or _kept_back(occasion, circumstances, surroundings)
         or _useless(pod, vpa, occasion, surroundings, now, settings)
         or _harmful(pod, vpa, surroundings, settings)
         or Evict(pod, _reasons(occasion))
@@ -204,7 +209,7 @@ def _unfit(pod: Pod) -> Keep | None:
     return None
 
 
-def _kept_back(occasion: Occasion, circumstances: Circumstances) -> Keep | None:
+def _kept_back(occasion: Occasion, circumstances: Circumstances, surroundings: Surroundings) -> Keep | None:
     if circumstances.paused:
         return Keep(KeepReason.PAUSED, "changes are paused")
     # What is due while the windows are closed is urgent: all else is not due then.
@@ -214,6 +219,9 @@ def _kept_back(occasion: Occasion, circumstances: Circumstances) -> Keep | None:
     urgent = occasion.due is not None and DueReason.QUICK_OOM in occasion.due.reasons
     if circumstances.boosted and not urgent:
         return Keep(KeepReason.BOOSTED, f"the startup boost of {', '.join(sorted(circumstances.boosted))} is not over")
+    # The new pod would have all that is recommended, and with it the change that did harm.
+    if surroundings.failure is not None and not urgent:
+        return Keep(KeepReason.DEGRADED, f"not before {format_time(surroundings.failure.until)}: {surroundings.failure.message}")
     return None
 
 
@@ -221,7 +229,9 @@ def _useless(pod: Pod, vpa: Vpa, occasion: Occasion, surroundings: Surroundings,
     """The new pod would be no better, or is not wanted to be."""
     renewed_at = surroundings.admission_renewed_at
     if renewed_at is None or now - renewed_at > settings.admission_fresh_seconds:
-        last = "no lease of one was found" if renewed_at is None else f"its lease was renewed {now - renewed_at:.0f} s ago"
+        last = surroundings.admission_problem or (
+            "no lease of one was found" if renewed_at is None else f"its lease was renewed {now - renewed_at:.0f} s ago"
+        )
         return Keep(KeepReason.NO_ADMISSION, f"no admission controller would give the new pod its resources: {last}")
     targets = targets_of(pod, vpa, occasion.ledger, surroundings.limits)
     if not any(_asks_otherwise(pod, target) for target in targets):

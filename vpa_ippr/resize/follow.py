@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.resources import ContainerResources, Resource, ResourceRequirements
+from vpa_ippr.api.resources import Amounts, ContainerResources, Resource, ResourceRequirements
 from vpa_ippr.resize.ledger import Ledger, Record, parse_stored, spec_is
 from vpa_ippr.resize.patch import changes_to
 from vpa_ippr.resize.qos import desired_resources, qos_class
@@ -89,8 +89,19 @@ def revert_target(pod: Pod, before: Mapping[str, ResourceRequirements], rules: V
     }
     if not changes_to(pod, undone):
         return None
-    kept = qos_class(pod, desired_resources(pod, undone)) == (pod.status.qos_class or qos_class(pod, desired_resources(pod, {})))
+    # What was not there before cannot be removed again.
+    left = {name: _over(resources, pod.desired(name)) for name, resources in undone.items()}
+    kept = qos_class(pod, desired_resources(pod, left)) == (pod.status.qos_class or qos_class(pod, desired_resources(pod, {})))
     return undone if kept else None
+
+
+def _over(resources: ContainerResources, present: ContainerResources) -> ContainerResources:
+    """The amounts that ``resources`` states, and those at present of the others."""
+
+    def laid(stated: Amounts, known: Amounts) -> Amounts:
+        return Amounts(*(known.get(one) if stated.get(one) is None else stated.get(one) for one in Resource))
+
+    return ContainerResources(laid(resources.requests, present.requests), laid(resources.limits, present.limits))
 
 
 def _with_memory_kept(pod: Pod, name: str, before: ContainerResources, rules: VersionRules) -> ContainerResources:

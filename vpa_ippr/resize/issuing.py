@@ -89,7 +89,9 @@ class Issuer:
             scope = Scope.GROW if grows else Scope.ANY
             ledger = with_hold_off(ledger, WHOLE_POD, scope, reason, view.now, self._settings)
         self._writer.remember(error.pod, ledger)
-        self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, refusal.message, refusal.message)
+        # Those two may have many causes; the words of the others differ by amounts that change from minute to minute.
+        occasion = refusal.message if reason in (RefusalReason.INVALID, RefusalReason.ADMISSION_DENIED) else reason
+        self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, occasion, refusal.message)
         return view.outcome(OutcomeCode.REFUSED, reason, refusal.message)
 
 

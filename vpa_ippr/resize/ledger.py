@@ -33,11 +33,12 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(StrEnum):
-    """Which changes a hold-off forbids: growth of either resource, a decrease of memory, or all."""
+    """Which changes a hold-off forbids: growth of either resource, a decrease of memory, all that is new, or what takes something back."""
 
     GROW = "Grow"
     SHRINK = "Shrink"
     ANY = "Any"
+    BACK = "Back"
 
 
 class HoldOff(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -273,7 +274,14 @@ def with_hold_off(
     others = [h for h in ledger.hold_offs if (h.container, h.scope) != (container, scope)]
     earlier = next((h for h in ledger.hold_offs if (h.container, h.scope) == (container, scope)), None)
     attempts = earlier.attempts + 1 if earlier else 1
-    seconds = min(settings.hold_off_seconds * 2.0 ** min(attempts - 1 + harmed, 32), settings.hold_off_max_seconds)
+    # What is to be taken back is urgent.
+    is_back = scope is Scope.BACK
+    first, longest = (
+        (settings.back_hold_off_seconds, settings.hold_off_seconds)
+        if is_back
+        else (settings.hold_off_seconds, settings.hold_off_max_seconds)
+    )
+    seconds = min(first * 2.0 ** min(attempts - 1 + harmed, 32), longest)
     harmed_before = earlier.harmed_at if earlier else None
     if harmed and floor_bytes is not None:
         floor_bytes = math.ceil(floor_bytes * _HARM_HEADROOM)
@@ -312,6 +320,11 @@ def with_relief(ledger: Ledger, container: str, floor_bytes: int, reason: str, n
             floor_bytes = max(floor_bytes, known.floor_bytes or MAX_INT64)  # no floor: no decrease at all
     held = with_hold_off(ledger, container, Scope.SHRINK, reason, now, settings, floor_bytes if floor_bytes < MAX_INT64 else None)
     return msgspec.structs.replace(held, reliefs={**ledger.reliefs, container: [*times, now]})
+
+
+def back_held_off(ledger: Ledger, now: float) -> HoldOff | None:
+    """The hold-off in force that forbids taking something back: the API server has refused that."""
+    return next((hold_off for hold_off in ledger.hold_offs if hold_off.scope is Scope.BACK and now < hold_off.until), None)
 
 
 def contested(pod: Pod, ledger: Ledger) -> tuple[str, ...]:

@@ -161,8 +161,8 @@ class GuardSource(Protocol):
 class SignalSource(Protocol):
     """Tells what containers go through."""
 
-    def signals(self, pod: ObjectKey, at: float, window_seconds: float) -> Mapping[str, Signals]:
-        """By container, over the ``window_seconds`` before ``at``; what is not measured is None.
+    def signals(self, namespace: str, pods: Sequence[str], at: float, window_seconds: float) -> Mapping[str, Mapping[str, Signals]]:
+        """By pod and container, over the ``window_seconds`` before ``at``; what is not measured is None, or not there.
 
         Raises:
             SourceError: it could not be read.

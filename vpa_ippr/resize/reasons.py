@@ -113,6 +113,7 @@ class KeepReason(StrEnum):
     NO_NODE = "NoNodeLargeEnough"
     DISRUPTION_BUDGET = "DisruptionBudget"
     RATE = "RateLimited"
+    DEGRADED = "Degraded"
 
 
 class OutcomeCode(StrEnum):

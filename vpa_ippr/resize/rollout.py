@@ -77,7 +77,7 @@ class VpaEvent:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """What to do now. ``state`` is to be written before anything else is done: nothing of the rest may go when that fails.
+    """What to do now. ``state`` is to be written before anything else is done: nothing of ``go`` may go when that fails.
 
     ``go``: whole proposals, or the parts of them that may go; ``hold``: the proposals of which something has to wait. ``revert``: pods to
     take back (``rollback_target``, with ``rollout=""``); ``call_off``: pods whose MemoryShrink is not to go on. ``condition``: to be
@@ -175,6 +175,15 @@ class _Progress:
 
     def to(self, state: Rollout, *events: VpaEvent) -> _Progress:
         return _Progress(state, (*self.events, *events))
+
+
+def waits_for_nobody(proposal: Proposal, settings: Settings) -> bool:
+    """True when no part of the proposal needs a canary.
+
+    Raises:
+        QuantityError: the pod cannot be read.
+    """
+    return not any(_is_gated(proposal, move, settings) for move in moves_of(proposal))
 
 
 def _is_gated(proposal: Proposal, move: Move, settings: Settings) -> bool:

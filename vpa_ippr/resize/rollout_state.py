@@ -98,6 +98,11 @@ def read_rollout(vpa: Vpa) -> Rollout:
         return UNBEGUN
 
 
+def failure_in_force(rollout: Rollout, now: float) -> Failure | None:
+    """The harm of which the hold-off lasts longest, while it lasts."""
+    return max((one for one in rollout.failures if now < one.until), key=lambda one: one.until, default=None)
+
+
 def to_annotations(rollout: Rollout) -> dict[str, str]:
     """The annotation that holds ``rollout``."""
     return {ANNOTATION_ROLLOUT: msgspec.json.encode(rollout).decode()}

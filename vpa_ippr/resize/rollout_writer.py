@@ -23,6 +23,8 @@ class RolloutWriter:
 
     def write(self, vpa: Vpa, step: RolloutStep) -> ClusterError | None:
         """None when the state stands in the cluster as the step has it, so that the rest of the step may be done."""
+        # First: it is written on the condition that the VPA has not changed since it was read, which the state changes.
+        self._write_condition(vpa, step)
         if step.state != read_rollout(vpa):
             try:
                 self._cluster.annotate_vpa(vpa.key, to_annotations(step.state))
@@ -30,7 +32,6 @@ class RolloutWriter:
                 return error
         for event in step.events:
             self._writer.say_of_vpa(vpa, event.type, event.reason, event.message)
-        self._write_condition(vpa, step)
         return None
 
     def _write_condition(self, vpa: Vpa, step: RolloutStep) -> None:

@@ -35,7 +35,8 @@ class Settings:
         ``in_progress_limit_seconds``: so long may a resize be in progress.
         ``announce_seconds``: a completed resize that this process did not see under way is still announced for so long after its issue.
 
-    Holding off after a refusal or a revert: first ``hold_off_seconds``, doubled each time up to ``hold_off_max_seconds``.
+    Holding off after a refusal or a revert: first ``hold_off_seconds``, doubled each time up to ``hold_off_max_seconds``. What could not be
+    taken back is tried again after ``back_hold_off_seconds``, doubled up to ``hold_off_seconds``.
 
     Placing:
         ``queue_when_full``: a growth that the node has no room for goes all the same, and waits Deferred in the kubelet's queue; else it
@@ -80,6 +81,7 @@ class Settings:
     announce_seconds: float = 300
     hold_off_seconds: float = 900
     hold_off_max_seconds: float = 24 * 3600
+    back_hold_off_seconds: float = 60
     queue_when_full: bool = False
     shrink_deadline_seconds: int = 900
     min_shrink_bytes: int = 64 * _MIB

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vpa_ippr.api.resources import ContainerResources
+from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.resources import ContainerResources, Resource
+from vpa_ippr.api.timestamps import format_time
 from vpa_ippr.resize.arranging import Budgets
 from vpa_ippr.resize.boost import Unboost, boost_step
 from vpa_ippr.resize.consider import EvictionCandidate, consider, or_evict
@@ -12,12 +14,23 @@ from vpa_ippr.resize.due import NotDue
 from vpa_ippr.resize.eviction import Keep
 from vpa_ippr.resize.follow import ResumeRevert, Revert, Wait, follow, revert_target
 from vpa_ippr.resize.issuing import Issuer, with_infeasible
-from vpa_ippr.resize.ledger import WHOLE_POD, Ledger, Record, Scope, parse_stored, spec_is, with_hold_off
+from vpa_ippr.resize.ledger import (
+    WHOLE_POD,
+    Ledger,
+    Record,
+    Scope,
+    back_held_off,
+    hold_off_for,
+    parse_stored,
+    read_ledger,
+    spec_is,
+    with_hold_off,
+)
 from vpa_ippr.resize.patch import changes_between, changes_to, describe, restarts
 from vpa_ippr.resize.plan import Refused
 from vpa_ippr.resize.ports import UpdaterPort
 from vpa_ippr.resize.proposal import Proposal
-from vpa_ippr.resize.reasons import AbortReason, DueReason, EventReason, OutcomeCode, RefusalReason, RevertReason
+from vpa_ippr.resize.reasons import AbortReason, DueReason, EventReason, KeepReason, OutcomeCode, RefusalReason, RevertReason
 from vpa_ippr.resize.refusal import classify
 from vpa_ippr.resize.result import PodOutcome
 from vpa_ippr.resize.rollback import rollback_target
@@ -45,11 +58,11 @@ class PodTurn:
         self._under_way: set[str] = set()
         self._completed: dict[str, float] = {}
 
-    def begin_cycle(self, pod_uids: set[str]) -> None:
-        """Forget pods that are gone."""
+    def begin_cycle(self, pod_uids: set[str], vpas: set[ObjectKey]) -> None:
+        """Forget pods and VPAs that are gone."""
         self._under_way &= pod_uids
         self._completed = {uid: at for uid, at in self._completed.items() if uid in pod_uids}
-        self._writer.forget_pods_but(pod_uids)
+        self._writer.forget_all_but(pod_uids, vpas)
 
     def take(self, view: View, budgets: Budgets) -> Turn | None:
         """Do the one thing that comes next for this pod, or propose it; None when it is none of our business.
@@ -115,9 +128,9 @@ class PodTurn:
         target = revert_target(view.pod, record.after, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT)
-        refusal = _unaffordable(view, target, budgets)
-        if refusal is not None:
-            return view.outcome(OutcomeCode.REFUSED, RefusalReason.DISRUPTION_BUDGET, refusal)
+        waits = _has_to_wait(view, target, budgets)
+        if waits is not None:
+            return waits
         changes = self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True)
         self._writer.say(view.pod, EventReason.RESIZE_REVERTED, describe(changes))
         return view.outcome(OutcomeCode.REVERTED, message=describe(changes))
@@ -157,7 +170,8 @@ class PodTurn:
         if not boost.after:
             self._writer.unannotate(view.pod, boost.annotations)
             return view.outcome(OutcomeCode.COMPLETED, DueReason.BOOST_OVER)
-        if _unaffordable(view, dict(boost.after), budgets) is not None:
+        forbidden = any(hold_off_for(view.ledger, name, Resource.CPU, view.now, grows=True) for name in boost.after)
+        if forbidden or _has_to_wait(view, dict(boost.after), budgets) is not None:
             return None  # boosted a little longer
         changes = describe(self._writer.resize(view.pod, view.ledger, dict(boost.after), view.now))
         self._under_way.add(view.pod.metadata.uid)
@@ -188,14 +202,19 @@ class PodTurn:
         """
         view, otherwise = candidate.view, candidate.otherwise
         if isinstance(otherwise, Revert):
-            return self._guarded_revert(view, otherwise)
-        if candidate.occasion.hindrance is None:
+            return self.take_back(view, otherwise)
+        if keep.reason is KeepReason.NO_ADMISSION:  # which is about all its pods
+            self._writer.say_once_of_vpa(candidate.vpa, EventReason.EVICTION_WAITS, keep.reason, keep.message)
+        elif candidate.occasion.hindrance is None:
             self._writer.say_once(view.pod, EventReason.EVICTION_WAITS, keep.reason, keep.message)
+        if candidate.occasion.hindrance is None:
             return view.outcome(OutcomeCode.NOT_DUE, keep.reason, keep.message)
         return self._declined(view, otherwise)
 
-    def roll_back(self, view: View, budgets: Budgets) -> PodOutcome:
+    def roll_back(self, view: View, budgets: Budgets, *, noted: bool) -> PodOutcome:
         """Take the pod back to what it had before the rollout that did harm; one that serves and has to restart waits for the budget.
+
+        Where the harm could not be ``noted`` on the VPA the pod's own ledger says that nothing like it is to be tried for a while.
 
         Raises:
             ClusterError: the API failed; it is tried again next cycle.
@@ -206,25 +225,35 @@ class PodTurn:
         target = rollback_target(view.pod, record, rules_for_pod(self._rules, view.node))
         if target is None:
             return view.outcome(OutcomeCode.CANNOT_REVERT, RevertReason.DEGRADED)
-        refusal = _unaffordable(view, target, budgets)
-        if refusal is not None:
-            return view.outcome(OutcomeCode.REFUSED, RefusalReason.DISRUPTION_BUDGET, refusal)
+        waits = _has_to_wait(view, target, budgets)
+        if waits is not None:
+            return waits
+        ledger, degraded = view.ledger, RevertReason.DEGRADED
+        if not noted:
+            ledger = with_hold_off(ledger, WHOLE_POD, Scope.ANY, degraded, view.now, self._settings)
         try:
-            changes = describe(self._writer.resize(view.pod, view.ledger, target, view.now, reverting=True, rollout=""))
+            changes = describe(self._writer.resize(view.pod, ledger, target, view.now, reverting=True, rollout=""))
         except ResizeRefusedError as error:
             return self._revert_refused(view, error)
         self._writer.say(view.pod, EventReason.RESIZE_REVERTED, f"{RevertReason.DEGRADED}: {changes}")
         return view.outcome(OutcomeCode.REVERTED, RevertReason.DEGRADED, changes)
 
-    def _guarded_revert(self, view: View, revert: Revert) -> PodOutcome:
+    def take_back(self, view: View, revert: Revert) -> PodOutcome:
+        """Take back a resize that has come to nothing.
+
+        Raises:
+            ClusterError: the API failed; nothing that was begun is lost.
+        """
         try:
             return self._revert(view, revert.reason, revert.message)
         except ResizeRefusedError as error:
             return self._revert_refused(view, error)
 
     def _revert_refused(self, view: View, error: ResizeRefusedError) -> PodOutcome:
-        """It is tried again next cycle."""
-        refusal = classify(error.cause)
+        """It is tried again, after a while that grows."""
+        refusal, pod = classify(error.cause), error.pod
+        reason = refusal.reason or RefusalReason.INVALID
+        self._writer.remember(pod, with_hold_off(read_ledger(pod), WHOLE_POD, Scope.BACK, reason, view.now, self._settings))
         self._writer.say_once(view.pod, EventReason.RESIZE_REFUSED, f"revert {refusal.reason}", refusal.message)
         return view.outcome(OutcomeCode.REFUSED, refusal.reason or "", refusal.message)
 
@@ -242,6 +271,17 @@ class PodTurn:
     def hold_back(self, proposal: Proposal, reason: RefusalReason, message: str) -> PodOutcome:
         """What was proposed has to wait for others."""
         return proposal.view.outcome(OutcomeCode.REFUSED, reason, message)
+
+
+def _has_to_wait(view: View, target: dict[str, ContainerResources], budgets: Budgets) -> PodOutcome | None:
+    """Why what was done cannot be taken back now; None when it can, and the budget is charged."""
+    hold_off = back_held_off(view.ledger, view.now)
+    if hold_off is not None:
+        return view.outcome(
+            OutcomeCode.REFUSED, hold_off.reason, f"refused by the API server: not again before {format_time(hold_off.until)}"
+        )
+    refusal = _unaffordable(view, target, budgets)
+    return view.outcome(OutcomeCode.REFUSED, RefusalReason.DISRUPTION_BUDGET, refusal) if refusal is not None else None
 
 
 def _unaffordable(view: View, target: dict[str, ContainerResources], budgets: Budgets) -> str | None:

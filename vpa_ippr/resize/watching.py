@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -30,6 +31,8 @@ T = TypeVar("T")
 
 _PATIENCE: Final = 3
 """So many times in one cycle Prometheus may fail to answer; each time may cost a query's whole time, and there may be thousands to ask."""
+_AT_ONCE: Final = 200
+"""Pods that one query is about: some 20 KiB of their names."""
 
 
 class _Patient:
@@ -44,9 +47,9 @@ class _Patient:
         assert self._guards is not None  # asked only where there is one
         return self._ask(partial(self._guards.evaluate, query))
 
-    def signals(self, pod: ObjectKey, at: float, window_seconds: float) -> Mapping[str, Signals]:
+    def signals(self, namespace: str, pods: Sequence[str], at: float, window_seconds: float) -> Mapping[str, Mapping[str, Signals]]:
         assert self._signals is not None  # asked only where there is one
-        return self._ask(partial(self._signals.signals, pod, at, window_seconds))
+        return self._ask(partial(self._signals.signals, namespace, pods, at, window_seconds))
 
     def _ask(self, ask: Callable[[], T]) -> T:
         if self._failures >= _PATIENCE:
@@ -84,33 +87,64 @@ class Watcher:
         return Watch(harms, problems)
 
     def _harms(self, vpa: Vpa, pods: Sequence[Pod], rollout: Rollout, answer: GuardAnswer, patient: _Patient, now: float) -> list[Harm]:
-        found: list[Harm] = []
-        for pod in pods:
+        def guarded(pod: Pod, look: Callable[[], T | None]) -> T | None:
             try:
-                record = watched(pod, rollout, now, self._settings)
-                if record is not None:
-                    harm = harm_of(pod, record, self._evidence(pod, record, rollout, answer, patient, now), now, self._settings)
-                    found += [harm] if harm is not None else []
+                return look()
             except VpaIpprError as error:
                 logger.warning("pod not watched", extra={"pod": str(pod.key), "vpa": str(vpa.key), "error": str(error)})
             except Exception:  # the boundary between pods: one must not stop the others
                 logger.exception("pod not watched", extra={"pod": str(pod.key), "vpa": str(vpa.key)})
+            return None
+
+        records = [(pod, guarded(pod, partial(watched, pod, rollout, now, self._settings))) for pod in pods]
+        known = [(pod, record) for pod, record in records if record is not None]
+        signals = self._signals_since(vpa, known, patient, now)
+        found: list[Harm] = []
+        for pod, record in known:
+            is_canary = rollout.canary is not None and rollout.canary.uid == pod.metadata.uid
+            evidence = HarmEvidence(*signals.get(pod.metadata.uid, ({}, {})), answer.value if is_canary else None)
+            harm = guarded(pod, partial(harm_of, pod, record, evidence, now, self._settings))
+            found += [harm] if harm is not None else []
         return found
 
-    def _evidence(self, pod: Pod, record: Record, rollout: Rollout, answer: GuardAnswer, patient: _Patient, now: float) -> HarmEvidence:
-        is_canary = rollout.canary is not None and rollout.canary.uid == pod.metadata.uid
-        guard = answer.value if is_canary else None
-        elapsed = now - record.rolled_at
-        if self._signals is None or elapsed < self._settings.signal_seconds:
-            return HarmEvidence(guard=guard)
-        window = min(elapsed, self._settings.soak_seconds)
-        try:
-            since = patient.signals(pod.key, now, window)
-            before = patient.signals(pod.key, record.rolled_at, window) if any(map(_is_bad, since.values())) else {}
-        except SourceError as error:
-            logger.warning("signals not read", extra={"pod": str(pod.key), "error": str(error)})
-            return HarmEvidence(guard=guard)
-        return HarmEvidence(before, since, guard)
+    def _signals_since(
+        self, vpa: Vpa, known: Sequence[tuple[Pod, Record]], patient: _Patient, now: float
+    ) -> dict[str, tuple[Mapping[str, Signals], Mapping[str, Signals]]]:
+        """By UID of the pods that were resized long enough ago: what their containers went through before, where it matters, and since."""
+        if self._signals is None:
+            return {}
+        by_window: dict[float, list[tuple[Pod, Record]]] = defaultdict(list)
+        for pod, record in known:
+            if now - record.rolled_at >= self._settings.signal_seconds:
+                by_window[self._window(now - record.rolled_at)].append((pod, record))
+        found: dict[str, tuple[Mapping[str, Signals], Mapping[str, Signals]]] = {}
+        for window, members in by_window.items():
+            for start in range(0, len(members), _AT_ONCE):
+                try:
+                    found |= _asked(vpa.metadata.namespace, members[start : start + _AT_ONCE], patient, now, window)
+                except SourceError as error:
+                    logger.warning("signals not read", extra={"vpa": str(vpa.key), "error": str(error)})
+        return found
+
+    def _window(self, elapsed: float) -> float:
+        """How far to look back, in few sizes, so that pods resized at different times can be asked about together."""
+        window = self._settings.signal_seconds
+        while 2 * window <= elapsed and window < self._settings.soak_seconds:
+            window *= 2
+        return min(window, self._settings.soak_seconds)
+
+
+def _asked(
+    namespace: str, members: Sequence[tuple[Pod, Record]], patient: _Patient, now: float, window: float
+) -> dict[str, tuple[Mapping[str, Signals], Mapping[str, Signals]]]:
+    since = patient.signals(namespace, [pod.metadata.name for pod, _ in members], now, window)
+    found: dict[str, tuple[Mapping[str, Signals], Mapping[str, Signals]]] = {}
+    for pod, record in members:
+        name, own = pod.metadata.name, since.get(pod.metadata.name, {})
+        is_suspect = any(map(_is_bad, own.values()))
+        before = patient.signals(namespace, [name], record.rolled_at, window).get(name, {}) if is_suspect else {}
+        found[pod.metadata.uid] = (before, own)
+    return found
 
 
 def _is_bad(signals: Signals) -> bool:

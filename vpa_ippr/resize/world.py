@@ -116,7 +116,7 @@ def read_world(cluster: UpdaterPort, wanted: Callable[[Pod], bool] = lambda _: T
     for pod in filter(wanted, pods):
         try:
             vpa = vpa_of(pod, index, cluster.find_workload)
-        except ClusterError as error:
+        except (ClusterError, ValidationError) as error:
             unmatched[pod.key] = PodOutcome(pod.key, None, OutcomeCode.UNAVAILABLE, error.reason, f"owner of the pod: {error}")
             continue
         if vpa is not None:
@@ -153,7 +153,7 @@ def _targets(vpas: Iterable[Vpa], find: FindWorkload) -> dict[ObjectKey, Workloa
             continue
         try:
             workload = find(vpa.metadata.namespace, reference.api_version, reference.kind, reference.name)
-        except ClusterError as error:
+        except (ClusterError, ValidationError) as error:
             logger.warning("target not looked up", extra={"vpa": str(vpa.key), "error": str(error)})
             continue
         if workload is not None:

@@ -42,6 +42,7 @@ class Writer:
         self._cluster = cluster
         self._settings = settings
         self._said: dict[str, set[str]] = {}
+        self._said_of_vpas: dict[ObjectKey, set[str]] = {}
 
     def remember(self, pod: Pod, ledger: Ledger) -> Pod:
         """Write the pod's ledger; nothing when it stands there already."""
@@ -121,10 +122,18 @@ class Writer:
             said.add(f"{reason}/{occasion}")
             self.say(pod, reason, message)
 
-    def forget_pods_but(self, uids: Iterable[str]) -> None:
-        """Forget what was said of pods that are gone."""
-        kept = set(uids)
+    def say_once_of_vpa(self, vpa: Vpa, reason: EventReason, occasion: str, message: str) -> None:
+        """Record an event on the VPA unless this process has recorded it there on the same occasion."""
+        said = self._said_of_vpas.setdefault(vpa.key, set())
+        if f"{reason}/{occasion}" not in said:
+            said.add(f"{reason}/{occasion}")
+            self.say_of_vpa(vpa, "Warning", reason, message)
+
+    def forget_all_but(self, pod_uids: Iterable[str], vpas: Iterable[ObjectKey]) -> None:
+        """Forget what was said of pods and VPAs that are gone."""
+        kept, keys = set(pod_uids), set(vpas)
         self._said = {uid: said for uid, said in self._said.items() if uid in kept}
+        self._said_of_vpas = {key: said for key, said in self._said_of_vpas.items() if key in keys}
 
 
 class ResizeRefusedError(ClusterError):
