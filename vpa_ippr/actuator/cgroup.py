@@ -11,7 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class PodLevel:
+    """The cgroup above the container's, which the kubelet gives the sum of the containers' limits."""
+
+    usage_bytes: int
+    max_bytes: int | None
+    """``memory.max``; None is ``max``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,16 @@ class Snapshot:
     frozen: bool = False
     peak_bytes: int | None = None
     """Highest usage since the previous ``read`` of the same handle; None where the kernel has no private window (``memory.peak``, 6.12)."""
+    swap_bytes: int = 0
+    """``memory.swap.current``."""
+    swap_free_bytes: int = 0
+    """How much more may be swapped out: what ``memory.swap.max`` and the node's swap both leave; 0 where there is no swap."""
+    swap_failures: int = 0
+    """``fail`` of ``memory.swap.events``: how often swap was full."""
+    protected_bytes: int = 0
+    """The sum of the children's ``memory.min``, which no reclaim from above takes."""
+    pod: PodLevel | None = None
+    """None for a cgroup that is not a container's of a pod."""
 
 
 class Cgroup(Protocol):
@@ -55,8 +74,21 @@ class Cgroup(Protocol):
         """Set ``memory.high``, rounded down to a page as the kernel does; None writes ``max``."""
         ...
 
-    def reclaim(self, amount_bytes: int) -> bool:
-        """Ask for so much to be freed from page cache; False when the kernel freed less (EAGAIN)."""
+    def reclaim(self, amount_bytes: int, *, may_swap: bool = False) -> bool:
+        """Ask for so much to be freed, from page cache alone unless it ``may_swap``; False when the kernel freed less (EAGAIN)."""
+        ...
+
+
+@runtime_checkable
+class Managed(Protocol):
+    """A cgroup whose ``memory.high`` a service manager keeps as well, and would write again by itself."""
+
+    def unit_high(self) -> str | None:
+        """What the manager held before us, for the journal; None where it is not told of guards."""
+        ...
+
+    def take_over(self, unit_high: str | None, guard_bytes: int | None) -> None:
+        """Go on from the journal of an agent before us."""
         ...
 
 

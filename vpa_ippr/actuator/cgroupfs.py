@@ -1,93 +1,95 @@
-"""cgroup v2 files: the ``Cgroup`` of a real node.
-
-A handle holds an O_PATH descriptor of the cgroup's directory and opens every file relative to it, so a restarted container, which is a new
-directory, can never be touched through an old handle: opening fails with ENOENT, reading with ENODEV, and both mean gone. Writes are one
-``write(2)`` of a short buffer, so that the errno belongs to it.
-"""
+"""cgroup v2 files: the ``Cgroup`` of a real node."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vpa_ippr.actuator import reclaim_helper
-from vpa_ippr.actuator.cgroup import Snapshot
+from vpa_ippr.actuator.cgroup import PodLevel, Snapshot
+from vpa_ippr.actuator.cgroup_files import CgroupFiles, Gone
 from vpa_ippr.actuator.features import Features, probe
-from vpa_ippr.actuator.locate import find_bases, open_container, open_root
+from vpa_ippr.actuator.helper import Helper, HelperProcess, ReclaimKind
+from vpa_ippr.actuator.locate import directories, find_bases, has_processes, open_below, open_container, open_root, pod_of
 from vpa_ippr.actuator.reasons import Reason
+from vpa_ippr.actuator.triggers import PressureTriggers
 from vpa_ippr.api.errors import ActuatorError
 
-_GONE = frozenset({errno.ENOENT, errno.ENODEV})
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-_WRITE = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGEST_READ = 256 * 1024
-RECLAIM_TIMEOUT_SECONDS = 10.0
+if TYPE_CHECKING:
+    from vpa_ippr.actuator.systemd import GuardWriter, UnitGuard
 
-Reclaimer = Callable[[int, int], int]
-"""``(fd, bytes) -> errno``; 0 when all was freed."""
+_log = logging.getLogger(__name__)
 
-
-class _Gone(Exception):  # noqa: N818 - a result, not an error
-    """The cgroup was removed."""
-
-
-def reclaim_in_process(fd: int, amount_bytes: int) -> int:
-    """Run the helper under a watchdog; a helper that had to be killed counts as EAGAIN, for part was freed."""
-    helper = subprocess.Popen(  # noqa: S603 - our own file, numbers as arguments
-        [sys.executable, "-I", "-S", reclaim_helper.__file__, str(fd), str(amount_bytes)],
-        pass_fds=(fd,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        return helper.wait(RECLAIM_TIMEOUT_SECONDS)
-    except subprocess.TimeoutExpired:
-        helper.kill()
-        helper.wait()
-        return errno.EAGAIN
+_LINKS_WITHOUT_CHILDREN = 2
+_FREED_LESS = frozenset({errno.EAGAIN, errno.EINTR, errno.ENOENT, errno.ENODEV})
+"""EAGAIN and EINTR: part was freed. The others: the cgroup has gone meanwhile."""
 
 
 class CgroupFs:
-    """A handle on one cgroup directory; owns the descriptor it is given."""
+    """A handle on one cgroup directory; owns the descriptor it is given.
 
-    def __init__(self, directory_fd: int, path: str, reclaimer: Reclaimer = reclaim_in_process) -> None:
+    Args:
+        directory_fd: the directory, opened with O_PATH.
+        path: for messages.
+        helper: makes the writes that may block.
+        unit: where the cgroup is a systemd unit and systemd is to know of the guard.
+        pod: the cgroup of the pod whose container it is.
+        proc: the host's /proc.
+    """
+
+    def __init__(
+        self,
+        directory_fd: int,
+        path: str,
+        helper: Helper | None = None,
+        unit: UnitGuard | None = None,
+        pod: CgroupFiles | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
         self.path = path
-        self._fd = directory_fd
-        self._inode = os.fstat(directory_fd).st_ino
-        self._reclaimer = reclaimer
+        self.files = CgroupFiles(directory_fd, path)
+        self._pod = pod
+        self._helper = helper or HelperProcess()
+        self._unit = unit
+        self._proc = proc
         self._peak_fd = self._open_peak_window()
 
     def __del__(self) -> None:
-        for fd in (getattr(self, "_peak_fd", None), getattr(self, "_fd", None)):
-            if fd is not None:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
+        peak_fd = getattr(self, "_peak_fd", None)
+        if peak_fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(peak_fd)
 
     def identity(self) -> int:
         """The directory's inode, which is the kernel's cgroup id."""
-        return self._inode
+        return self.files.inode
 
     def read(self) -> Snapshot | None:
         """All files in one go; None when the cgroup is gone.
 
+        ``high_bytes`` is our last guard, whatever the kernel says, while systemd still holds it and would write it again.
+
         Raises:
             ActuatorError: a file is missing or cannot be understood (reasons ``PressureUnavailable``, ``CgroupUnreadable``).
         """
+        files = self.files
         try:
-            state = self._flat("cgroup.events")
-            memory_some, memory_full = self._pressure("memory.pressure")
-            io_some, io_full = self._pressure("io.pressure")
+            state = files.flat("cgroup.events")
+            memory_some, memory_full = files.pressure("memory.pressure")
+            io_some, io_full = files.pressure("io.pressure")
+            high = files.limit("memory.high")
+            owed = self._unit.owed_bytes if self._unit is not None else None
+            swap = self._swap()
             return Snapshot(
-                usage_bytes=int(self._text("memory.current")),
-                high_bytes=self._limit("memory.high"),
-                max_bytes=self._limit("memory.max"),
-                stat=self._flat("memory.stat"),
-                events=self._flat("memory.events"),
+                usage_bytes=int(files.line("memory.current")),
+                high_bytes=high if owed is None else owed,
+                max_bytes=files.limit("memory.max"),
+                stat=files.flat("memory.stat"),
+                events=files.flat("memory.events"),
                 memory_some_us=memory_some,
                 memory_full_us=memory_full,
                 io_some_us=io_some,
@@ -95,101 +97,141 @@ class CgroupFs:
                 populated=state.get("populated", 0) == 1,
                 frozen=state.get("frozen", 0) == 1,
                 peak_bytes=self._take_peak(),
+                swap_bytes=swap[0],
+                swap_free_bytes=swap[1],
+                swap_failures=swap[2],
+                protected_bytes=self._protected_bytes(),
+                pod=self._pod_level(),
             )
-        except _Gone:
+        except Gone:
             return None
         except ValueError as error:
             raise ActuatorError(f"cgroup {self.path}: {error}", reason=Reason.UNREADABLE) from error
+
+    def text(self, name: str) -> str | None:
+        """One file as it is; None when the cgroup is gone. For a watcher that looks often and reads little.
+
+        Raises:
+            ActuatorError: the file cannot be read.
+        """
+        try:
+            return self.files.text(name)
+        except Gone:
+            return None
 
     def write_high(self, high_bytes: int | None) -> None:
         """Set ``memory.high``; None writes ``max``. Nothing happens when the cgroup is gone.
 
         Raises:
-            ActuatorError: the kernel refused (reason ``WriteFailed``).
+            ActuatorError: the kernel refused (reason ``WriteFailed``), or systemd could not be told of the original value
+                (``BusUnavailable``, ``BusRefused``); the kernel has it even then.
         """
-        text = b"max" if high_bytes is None else b"%d" % high_bytes
-        with contextlib.suppress(_Gone):
-            fd = self._open("memory.high", _WRITE)
-            try:
-                written = os.write(fd, text)
-            except OSError as error:
-                raise self._failed("memory.high", error) from error
-            finally:
-                os.close(fd)
-            if written != len(text):
-                raise ActuatorError(f"cgroup {self.path}: memory.high took {written} of {len(text)} bytes", reason=Reason.WRITE_FAILED)
+        with contextlib.suppress(Gone):
+            if self._unit is None:
+                self.put_high(high_bytes)
+            else:
+                self._unit.write(self, high_bytes)
 
-    def reclaim(self, amount_bytes: int) -> bool:
+    def put_high(self, high_bytes: int | None) -> None:
+        """Set ``memory.high`` by its file, without systemd's knowledge; raises ``Gone``."""
+        text = "max" if high_bytes is None else str(high_bytes)
+        if high_bytes is not None and self.usage_bytes() >= high_bytes:
+            # The write would reclaim all that is above, for as long as it takes: 42 s were measured for 50 MiB.
+            self._put_by_helper(text)
+        else:
+            self.files.put("memory.high", text, nonblocking=True)
+
+    def usage_bytes(self) -> int:
+        """``memory.current``; raises ``Gone``."""
+        return int(self.files.line("memory.current"))
+
+    def reclaim(self, amount_bytes: int, *, may_swap: bool = False) -> bool:
         """Write ``memory.reclaim`` in the helper process; False when less was freed, the helper had to be killed, or the cgroup is gone.
 
         Raises:
-            ActuatorError: the kernel refused otherwise (reason ``WriteFailed``).
+            ActuatorError: the kernel refused otherwise (reason ``WriteFailed``), or it might swap (``WouldSwap``).
         """
         try:
-            fd = self._open("memory.reclaim", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except _Gone:
+            fd = self.files.open("memory.reclaim", os.O_WRONLY)
+        except Gone:
             return False
         try:
-            code = self._reclaimer(fd, amount_bytes)
+            code = self._helper.reclaim(fd, amount_bytes, self._kind(may_swap))
         finally:
             os.close(fd)
-        if code in (0, errno.EAGAIN, errno.EINTR, *_GONE):
+        if code == 0 or code in _FREED_LESS:
             return code == 0
+        if code == errno.ENOTSUP:
+            message = (
+                f"cgroup {self.path}: this kernel cannot reclaim page cache alone (swappiness=, Linux 6.12) and the container may swap"
+            )
+            raise ActuatorError(message, reason=Reason.WOULD_SWAP)
         raise ActuatorError(f"cgroup {self.path}: memory.reclaim: {os.strerror(code)}", reason=Reason.WRITE_FAILED)
 
-    def _open(self, name: str, flags: int) -> int:
-        try:
-            return os.open(name, flags, dir_fd=self._fd)
-        except OSError as error:
-            raise self._failed(name, error) from error
+    def open_triggers(self) -> PressureTriggers:
+        """Wake-ups by pressure; without any where this kernel or our rights do not allow them."""
+        return PressureTriggers.open(self.files.fd)
 
-    def _text(self, name: str) -> str:
-        fd = self._open(name, _READ)
+    def unit_high(self) -> str | None:
+        """What systemd holds as memory.high without us, for the journal: ``max`` or bytes; None where it is not told."""
+        return self._unit.original_text(self) if self._unit is not None else None
+
+    def take_over(self, unit_high: str | None, guard_bytes: int | None) -> None:
+        """Go on where an agent before us has told systemd of a guard; ``unit_high`` is what it found there."""
+        if self._unit is not None and unit_high is not None:
+            self._unit.take_over(unit_high, guard_bytes)
+
+    def _put_by_helper(self, text: str) -> None:
+        fd = self.files.open("memory.high", os.O_WRONLY | os.O_NONBLOCK)
         try:
-            return os.read(fd, _LARGEST_READ).decode("ascii")
-        except OSError as error:
-            raise self._failed(name, error) from error
+            code = self._helper.set_limit(fd, text)
         finally:
             os.close(fd)
+        # The limit is set before the reclaim begins: cut short is as good as done.
+        if code != 0 and code not in _FREED_LESS:
+            raise ActuatorError(f"cgroup {self.path}: memory.high: {os.strerror(code)}", reason=Reason.WRITE_FAILED)
 
-    def _failed(self, name: str, error: OSError) -> Exception:
-        """What an errno on one of the files means."""
-        if error.errno in _GONE and not self._exists():
-            return _Gone()
-        what = f"cgroup {self.path}: {name}: {error.strerror}"
-        if name.endswith(".pressure") and error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
-            hint = "boot with psi=1 or write 1 to cgroup.pressure"
-            return ActuatorError(f"{what}; {hint}", reason=Reason.PRESSURE_UNAVAILABLE)
-        is_write = name in ("memory.high", "memory.reclaim")
-        return ActuatorError(what, reason=Reason.WRITE_FAILED if is_write else Reason.UNREADABLE)
+    def _kind(self, may_swap: bool) -> ReclaimKind:
+        if may_swap:
+            return ReclaimKind.ANY
+        return ReclaimKind.FILES if self._swap()[1] > 0 else ReclaimKind.FILES_IF_KNOWN
 
-    def _exists(self) -> bool:
+    def _swap(self) -> tuple[int, int, int]:
+        """Swapped out, how much more may be, and how often swap was full; zeros where the kernel does not account for swap."""
+        limit, used = self.files.optional("memory.swap.max"), int(self.files.optional("memory.swap.current") or 0)
+        if limit is None:
+            return used, 0, 0
+        free = _free_swap_bytes(self._proc)
+        left = free if limit == "max" else max(0, min(free, int(limit) - used))
+        failures = self.files.flat("memory.swap.events").get("fail", 0) if self.files.optional("memory.swap.events") is not None else 0
+        return used, left, failures
+
+    def _protected_bytes(self) -> int:
+        """Children are rare: the directory's link count tells at once that there are none."""
+        if os.fstat(self.files.fd).st_nlink == _LINKS_WITHOUT_CHILDREN:
+            return 0
+        total = 0
+        for name in directories(self.files.fd):
+            child = open_below(self.files.fd, (name,))
+            if child is not None:
+                files = CgroupFiles(child, f"{self.path}/{name}")
+                total += _protection_bytes(files.optional("memory.min"), files.optional("memory.current"))
+                files.close()
+        return total
+
+    def _pod_level(self) -> PodLevel | None:
+        if self._pod is None:
+            return None
         try:
-            os.stat("cgroup.events", dir_fd=self._fd, follow_symlinks=False)
-        except OSError:
-            return False
-        return True
-
-    def _limit(self, name: str) -> int | None:
-        text = self._text(name).strip()
-        return None if text == "max" else int(text)
-
-    def _flat(self, name: str) -> dict[str, int]:
-        pairs = (line.split() for line in self._text(name).splitlines())
-        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
-
-    def _pressure(self, name: str) -> tuple[int, int]:
-        """The ``total=`` of some and full, in microseconds: exact at each read, where avg10 lags by up to 2 s."""
-        totals = {line.split(" ", 1)[0]: int(line.rpartition("total=")[2]) for line in self._text(name).splitlines() if "total=" in line}
-        if "some" not in totals:
-            raise ValueError(f"{name} has no line of some")
-        return totals["some"], totals.get("full", 0)
+            return PodLevel(int(self._pod.line("memory.current")), self._pod.limit("memory.max"))
+        except (Gone, ActuatorError):
+            return None
 
     def _open_peak_window(self) -> int | None:
         """A private ``memory.peak`` window; kernels before 6.12 refuse the write with EINVAL or the open with EACCES."""
         try:
-            fd = os.open("memory.peak", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
-        except OSError:
+            fd = self.files.open("memory.peak", os.O_RDWR)
+        except (Gone, ActuatorError):
             return None
         try:
             os.pwrite(fd, b"reset\n", 0)
@@ -205,7 +247,7 @@ class CgroupFs:
             peak = int(os.pread(self._peak_fd, 64, 0).split()[0])
             os.pwrite(self._peak_fd, b"reset\n", 0)
         except OSError as error:
-            raise self._failed("memory.peak", error) from error
+            raise self.files.failed("memory.peak", error) from error
         except (ValueError, IndexError):
             return None
         return peak
@@ -215,35 +257,77 @@ class CgroupFsFinder:
     """Finds the containers of a node below one cgroup root.
 
     ``find`` raises ActuatorError with the reason why the node cannot shrink anything at all, so that every request is told.
+
+    Args:
+        root: where cgroup v2 is mounted.
+        proc: the host's /proc.
+        helper: makes the writes that may block.
+        guards: tells systemd of guards; without it they are written by file alone.
     """
 
-    def __init__(self, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc"), reclaimer: Reclaimer = reclaim_in_process) -> None:
+    def __init__(
+        self,
+        root: Path = Path("/sys/fs/cgroup"),
+        proc: Path = Path("/proc"),
+        helper: Helper | None = None,
+        guards: GuardWriter | None = None,
+    ) -> None:
         self._root = root
+        self._proc = proc
         self._root_fd = open_root(str(root))
-        self._reclaimer = reclaimer
+        self._helper = helper or HelperProcess()
+        self._guards = guards
         self._bases = find_bases(self._root_fd)
         self.features: Features = probe(root, proc)
+        _log.info("what this node's kernel can do", extra=self.features.as_fields())
 
     def find(self, pod_uid: str, container_id: str, qos_class: str) -> CgroupFs | None:
-        """The cgroup of a running container, or None.
+        """The cgroup of a running container, or None: also where its processes are elsewhere, as with VM runtimes.
 
         Raises:
             ActuatorError: the node lacks a feature, nothing of Kubernetes is below the root, or a name is not what the kubelet would give.
         """
         self.features.require()
+        found = self.reopen(pod_uid, container_id, qos_class)
+        if found is None and not self._bases:
+            message = f"no kubepods below {self._root}: is it the host's cgroup root, and has the kubelet made its cgroups?"
+            raise ActuatorError(message, reason=Reason.CGROUP_NOT_FOUND)
+        return found
+
+    def reopen(self, pod_uid: str, container_id: str, qos_class: str) -> CgroupFs | None:
+        """As ``find``, to put back what was left: whatever the node's kernel can do and whether or not pods are there."""
         found = open_container(self._root_fd, self._bases, pod_uid, container_id, qos_class)
         if found is None:
             # The first pod of a node, or a kubelet that came later, brings directories that were not there.
             self._bases = find_bases(self._root_fd)
             found = open_container(self._root_fd, self._bases, pod_uid, container_id, qos_class)
-        if not self._bases:
-            message = f"no kubepods below {self._root}: is it the host's cgroup root, and has the kubelet made its cgroups?"
-            raise ActuatorError(message, reason=Reason.CGROUP_NOT_FOUND)
         if found is None:
             return None
         fd, path = found
-        return CgroupFs(fd, str(self._root.joinpath(*path)), self._reclaimer)
+        if not has_processes(fd):
+            os.close(fd)
+            return None
+        unit = self._guards.unit_at(path) if self._guards is not None else None
+        pod_path = pod_of(path)
+        pod_fd = open_below(self._root_fd, pod_path)
+        pod = CgroupFiles(pod_fd, str(self._root.joinpath(*pod_path))) if pod_fd is not None else None
+        return CgroupFs(fd, str(self._root.joinpath(*path)), self._helper, unit, pod, self._proc)
 
     def close(self) -> None:
         """Let the root go."""
         os.close(self._root_fd)
+
+
+def _free_swap_bytes(proc: Path) -> int:
+    """Of the whole node, from /proc/swaps; where that cannot be read there may be any amount."""
+    try:
+        devices = (proc / "swaps").read_text().splitlines()[1:]
+    except OSError:
+        return sys.maxsize
+    return sum((int(size) - int(used)) * 1024 for size, used in (line.split()[2:4] for line in devices))
+
+
+def _protection_bytes(minimum: str | None, usage: str | None) -> int:
+    """What of a child's ``memory.min`` is in use: no more than that is protected."""
+    used = int(usage or 0)
+    return used if minimum == "max" else min(int(minimum or 0), used)

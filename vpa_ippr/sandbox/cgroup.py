@@ -63,7 +63,7 @@ class SandboxCgroup(Generic[SnapshotT]):
             if not self._is_gone():
                 self._container.memory.set_high(high_bytes)
 
-    def reclaim(self, amount_bytes: int) -> bool:
+    def reclaim(self, amount_bytes: int, *, may_swap: bool = False) -> bool:  # noqa: ARG002 - the sandbox's nodes have no swap
         """Write ``memory.reclaim``; False when less could be freed, or the container has ended."""
         with self._container.lock:
             return not self._is_gone() and self._container.memory.reclaim(amount_bytes)
