@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,10 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from vpa_ippr.actuator.agent import Agent
+from vpa_ippr.actuator.agent import Agent, Surroundings
 from vpa_ippr.actuator.cgroup import Snapshot
 from vpa_ippr.actuator.journal import Journal
+from vpa_ippr.actuator.node_state import NodeReader, NodeState
 from vpa_ippr.actuator.policy import MIB, Policy
+from vpa_ippr.actuator.ports import Alarms
 from vpa_ippr.api.errors import ActuatorError, ClusterError
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta
 from vpa_ippr.api.pod import (
@@ -23,6 +27,7 @@ from vpa_ippr.api.pod import (
     Pod,
     PodStatus,
 )
+from vpa_ippr.api.pod_launch import PodLaunch
 from vpa_ippr.api.shrink import ContainerReference, Intent, MemoryShrink, Phase, PodReference, ShrinkPolicy, ShrinkSpec, ShrinkStatus
 from vpa_ippr.api.timestamps import format_time
 
@@ -224,6 +229,9 @@ class FakeApi:
 
     shrinks: dict[str, MemoryShrink] = field(default_factory=dict)
     pods: dict[ObjectKey, Pod] = field(default_factory=dict)
+    launches: dict[ObjectKey, PodLaunch] = field(default_factory=dict)
+    pressures: frozenset[str] = frozenset()
+    node_questions: int = 0
     patches: list[ShrinkStatus] = field(default_factory=list)
     recorded: list[tuple[str, str, str]] = field(default_factory=list)
     down: bool = False
@@ -247,6 +255,16 @@ class FakeApi:
         self._answer()
         return self.pods.get(key)
 
+    def get_launch(self, key: ObjectKey) -> PodLaunch | None:
+        self._answer()
+        return self.launches.get(key)
+
+    def node_pressures(self, node_name: str) -> frozenset[str]:
+        self._answer()
+        assert node_name == NODE
+        self.node_questions += 1
+        return self.pressures
+
     def _answer(self) -> None:
         if self.down:
             raise ClusterError("the API server is not there")
@@ -269,18 +287,21 @@ def container_id(number: int) -> str:
 class World:
     """The node: kernels, API, clock, and an agent that can be killed and started again."""
 
-    def __init__(self, state_dir: Path, policy: Policy | None = None) -> None:
+    def __init__(self, state_dir: Path, policy: Policy | None = None, node: NodeReader | None = None, alarms: Alarms | None = None) -> None:
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.api = FakeApi()
         self.containers: dict[tuple[str, str], Container] = {}
         self.state_dir = state_dir
         self.boot_id = "boot-1"
+        self._numbers, self._identifiers = itertools.count(), itertools.count(1)
+        self.node, self.alarms = node, alarms
         self.agent = self._start()
 
     def _start(self) -> Agent:
         self.journal = Journal(self.state_dir, self.boot_id)
-        return Agent(NODE, self.api, self.api, self, self.journal, self.clock, self.policy)
+        surroundings = Surroundings(NodeState(self.node, self.policy) if self.node else None, self.api, self.alarms)
+        return Agent(NODE, self.api, self.api, self, self.journal, self.clock, self.policy, surroundings)
 
     def find(self, pod_uid: str, container_id: str, qos_class: str) -> FakeKernel | None:
         assert qos_class == "Burstable"
@@ -288,7 +309,7 @@ class World:
         return next((c.kernel for c in found), None)
 
     def add(self, kernel: FakeKernel, pod: str = "web-1", name: str = "app") -> FakeKernel:
-        identifier = container_id(len(self.containers) + 1)
+        identifier = container_id(next(self._identifiers))
         self.containers[self.pod_uid(pod), name] = Container(pod, name, identifier, kernel)
         self._publish(pod)
         return kernel
@@ -320,6 +341,30 @@ class World:
         statuses = [msgspec.structs.replace(status, state=state) for status in known.status.container_statuses]
         self.api.pods[key] = msgspec.structs.replace(known, status=msgspec.structs.replace(known.status, container_statuses=statuses))
 
+    def exclude(self, pattern: str) -> None:
+        """Start the agent anew with these namespaces left out."""
+        self.agent.close()
+        self.policy = dataclasses.replace(self.policy, excluded_namespaces=(pattern,))
+        self.start_agent()
+
+    def set_ready(self, pod: str, *, ready: bool) -> None:
+        """A readiness probe has another answer."""
+        key = ObjectKey("default", pod)
+        known = self.api.pods[key]
+        statuses = [msgspec.structs.replace(status, ready=ready) for status in known.status.container_statuses]
+        self.api.pods[key] = msgspec.structs.replace(known, status=msgspec.structs.replace(known.status, container_statuses=statuses))
+
+    def delete_pod(self, pod: str) -> None:
+        """Somebody deletes the pod; its containers have their grace period."""
+        key = ObjectKey("default", pod)
+        known = self.api.pods[key]
+        metadata = msgspec.structs.replace(known.metadata, deletion_timestamp=format_time(self.clock.time))
+        self.api.pods[key] = msgspec.structs.replace(known, metadata=metadata)
+
+    def add_pod_again(self, pod: str) -> None:
+        """The pod as it was when it was new."""
+        self._publish(pod)
+
     def restart_container(self, pod: str = "web-1", name: str = "app", reason: str = "Error") -> FakeKernel:
         """The old cgroup goes; a new container runs under a new id and inode."""
         old = self.containers[self.pod_uid(pod), name]
@@ -340,7 +385,7 @@ class World:
     ) -> str:
         """Create a MemoryShrink; its UID."""
         container = self.containers[self.pod_uid(pod), name]
-        uid = f"5-{len(self.api.shrinks)}"
+        uid = f"5-{next(self._numbers)}"
         spec = ShrinkSpec(
             pod=PodReference(pod, self.pod_uid(pod)),
             node_name=NODE,

@@ -16,7 +16,9 @@ from vpa_ippr.api.pod import ContainerState, ContainerStateRunning, ContainerSta
 from vpa_ippr.api.shrink import Phase
 from vpa_ippr.api.timestamps import format_time
 
-QUICK = Policy(observe_seconds=5, observe_max_seconds=10, settle_seconds=2, stability_seconds=5, probation_seconds=20)
+QUICK = Policy(
+    observe_seconds=5, observe_max_seconds=10, settle_seconds=2, stability_seconds=5, probation_seconds=20, start_jitter_seconds=0
+)
 POD = ObjectKey("default", "web-1")
 
 
@@ -47,6 +49,31 @@ def deferred(world: World) -> None:
     change_pod(world, status=msgspec.structs.replace(world.api.pods[POD].status, conditions=[condition]))
 
 
+def resizing(world: World) -> None:
+    condition = Condition("PodResizeInProgress", "True", "Error")
+    change_pod(world, status=msgspec.structs.replace(world.api.pods[POD].status, conditions=[condition]))
+
+
+def not_started(world: World) -> None:
+    change_status(world, started=False)
+
+
+def deleting(world: World) -> None:
+    world.delete_pod("web-1")
+
+
+def in_guest(world: World) -> None:
+    change_pod(world, spec=msgspec.structs.replace(world.api.pods[POD].spec, runtime_class_name="Kata-qemu"))
+
+
+def excluded(world: World) -> None:
+    world.exclude("default")
+
+
+def frozen(world: World) -> None:
+    world.containers[world.pod_uid("web-1"), "app"].kernel.frozen = True
+
+
 def mirror(world: World) -> None:
     change_pod(world, metadata=msgspec.structs.replace(world.api.pods[POD].metadata, annotations={ANNOTATION_MIRROR_POD: "x"}))
 
@@ -72,6 +99,12 @@ def no_cgroup(world: World) -> None:
     [
         (young, Phase.REFUSED, "StartupGrace"),
         (deferred, Phase.REFUSED, "ResizePending"),
+        (resizing, Phase.REFUSED, "ResizeInProgress"),
+        (not_started, Phase.REFUSED, "StartupGrace"),
+        (deleting, Phase.REFUSED, "PodDeleting"),
+        (in_guest, Phase.REFUSED, "VmRuntime"),
+        (excluded, Phase.REFUSED, "ExcludedNamespace"),
+        (frozen, Phase.REFUSED, "Frozen"),
         (mirror, Phase.REFUSED, "StaticPod"),
         (no_cgroup, Phase.REFUSED, "CgroupNotFound"),
         (other_pod, Phase.GONE, "PodGone"),

@@ -14,7 +14,15 @@ from vpa_ippr.api.pod import ContainerState, ContainerStateTerminated
 from vpa_ippr.api.shrink import Phase
 from vpa_ippr.api.timestamps import parse_time
 
-QUICK = Policy(observe_seconds=5, observe_max_seconds=10, settle_seconds=2, stability_seconds=5, probation_seconds=20, backoff_seconds=2)
+QUICK = Policy(
+    observe_seconds=5,
+    observe_max_seconds=10,
+    settle_seconds=2,
+    stability_seconds=5,
+    probation_seconds=20,
+    backoff_seconds=2,
+    start_jitter_seconds=0,
+)
 ACTIVE = [Phase.OBSERVING, Phase.SHRINKING, Phase.HOLDING, Phase.COMMITTED]
 TOUCHED = [Phase.SHRINKING, Phase.HOLDING]
 

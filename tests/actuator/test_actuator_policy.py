@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from vpa_ippr.actuator.policy import Policy, merge
+from vpa_ippr.actuator.policy import Policy
+from vpa_ippr.actuator.policy_overrides import merge
 from vpa_ippr.api.errors import ValidationError
 from vpa_ippr.api.shrink import ShrinkPolicy
 

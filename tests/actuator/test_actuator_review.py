@@ -11,7 +11,15 @@ from vpa_ippr.api.shrink import Phase
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.cluster.rest import ApiError
 
-QUICK = Policy(observe_seconds=5, observe_max_seconds=10, settle_seconds=2, stability_seconds=5, probation_seconds=20, backoff_seconds=2)
+QUICK = Policy(
+    observe_seconds=5,
+    observe_max_seconds=10,
+    settle_seconds=2,
+    stability_seconds=5,
+    probation_seconds=20,
+    backoff_seconds=2,
+    start_jitter_seconds=0,
+)
 TOUCHED = [Phase.SHRINKING, Phase.HOLDING]
 
 

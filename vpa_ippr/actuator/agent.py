@@ -9,22 +9,29 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from vpa_ippr.actuator.cgroup import Cgroup, CgroupFinder
+from vpa_ippr.actuator.cgroup import Cgroup, CgroupFinder, Managed
+from vpa_ippr.actuator.gate import Gate, jitter_seconds
+from vpa_ippr.actuator.heaps import declared_heap, refuse_below
 from vpa_ippr.actuator.journal import Entry, Journal
 from vpa_ippr.actuator.machine import next_wake
-from vpa_ippr.actuator.policy import Policy, merge
-from vpa_ippr.actuator.ports import PodPort, ShrinkPort
-from vpa_ippr.actuator.preflight import preflight
+from vpa_ippr.actuator.node_state import NodeState
+from vpa_ippr.actuator.policy import Policy
+from vpa_ippr.actuator.policy_overrides import merge
+from vpa_ippr.actuator.ports import Alarms, ConditionPort, LaunchPort, ShrinkPort
+from vpa_ippr.actuator.preflight import no_longer, preflight
 from vpa_ippr.actuator.reasons import Reason
+from vpa_ippr.actuator.restoring import Drop, Restore, decide, look
 from vpa_ippr.actuator.state import Ending, begin
 from vpa_ippr.actuator.status import status_of
-from vpa_ippr.actuator.task import Permission, Subject, Task, state_in, subject_in, subject_of
+from vpa_ippr.actuator.task import Subject, Task, state_in, subject_in, subject_of
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.cluster import EventType
 from vpa_ippr.api.errors import ActuatorError, ClusterError, ValidationError
 from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import MemoryShrink, Phase
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.api.validation import validate_shrink
@@ -33,7 +40,8 @@ from vpa_ippr.cluster.rest import ApiError
 _log = logging.getLogger(__name__)
 
 _UNTOUCHED = frozenset({Phase.PENDING, Phase.OBSERVING})
-_RUNNING = frozenset({Phase.OBSERVING, Phase.SHRINKING, Phase.HOLDING})
+_GUARDED = frozenset({Phase.SHRINKING, Phase.HOLDING})
+_STARTING = frozenset({Phase.PENDING, Phase.OBSERVING})
 _WARNINGS = frozenset({Phase.REVERTED, Phase.EXPIRED})
 _CLOSE_ATTEMPTS = 3
 _MAX_TASKS = 32
@@ -42,28 +50,45 @@ _MAX_TASKS_OF_POD = 2
 for a pod of theirs, and each costs requests while nobody watches the containers that stand under a guard."""
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What makes an agent more careful and quicker.
+
+    ``node``: what the node as a whole bears; without it only the policy's counts limit what is done at a time. ``conditions``: what the
+    kubelet says of the node. ``alarms``: cut the wait between two looks short. ``when_idle``: called while no shrink is under way, which is
+    the moment to set a clock right.
+    """
+
+    node: NodeState | None = None
+    conditions: ConditionPort | None = None
+    alarms: Alarms | None = None
+    when_idle: Callable[[], None] = lambda: None
+
+
 class Agent:
     """Drives the shrinks of one node.
 
     Args:
         node_name: as in ``spec.nodeName`` of pods and MemoryShrinks.
         shrinks: the MemoryShrinks of the API.
-        pods: the pods of the API.
+        pods: the pods of the API, and what they run.
         cgroups: the node's containers.
         journal: opened, which means locked; the agent closes it.
         clock: time, and the wait between rounds.
         policy: the node's own; each MemoryShrink may override a part.
+        surroundings: what the agent knows besides; all of it may be left out.
     """
 
     def __init__(
         self,
         node_name: str,
         shrinks: ShrinkPort,
-        pods: PodPort,
+        pods: LaunchPort,
         cgroups: CgroupFinder,
         journal: Journal,
         clock: Clock,
         policy: Policy,
+        surroundings: Surroundings | None = None,
     ) -> None:
         self._node_name = node_name
         self._shrinks = shrinks
@@ -72,6 +97,13 @@ class Agent:
         self._journal = journal
         self._clock = clock
         self._policy = policy
+        around = surroundings or Surroundings()
+        self._gate = Gate(policy, around.node)
+        self._conditions = around.conditions
+        self._alarms = around.alarms
+        self._when_idle = around.when_idle
+        self._next_conditions = -math.inf
+        self._first_seen: dict[str, float] = {}
         self._tasks: dict[str, Task] = {}
         self._finished: set[str] = set()
         self._next_poll = -math.inf
@@ -83,10 +115,20 @@ class Agent:
     def run(self, stop: threading.Event) -> None:
         """Work until ``stop`` is set or the clock is stopped, then put everything back."""
         try:
-            while not stop.is_set() and self._clock.wait_until(self.run_once()):
+            while not stop.is_set() and self._wait_until(self.run_once()):
                 pass
         finally:
             self.close()
+
+    def _wait_until(self, moment: float) -> bool:
+        """Until then, or until pressure shows where a guard stands; False when the clock was stopped.
+
+        A stop comes through at the end of the wait for pressure, which is no longer than a tick.
+        """
+        guarded = [task.cgroup for task in self._tasks.values() if task.state.touched and task.cgroup is not None]
+        seconds = min(moment - self._clock.now(), self._policy.tick_seconds)
+        is_alarmed = self._alarms is not None and self._alarms.wait(guarded, seconds)
+        return self._clock.wait_until(self._clock.now() if is_alarmed else moment)
 
     def run_once(self) -> float:
         """One round; the moment at which the next one is due."""
@@ -96,11 +138,14 @@ class Agent:
         if now >= self._next_poll:
             self._next_poll = now + self._policy.poll_seconds
             self._poll(now)
+        self._gate.look()
         for task in self._in_order():
             self._drive(task)
         for task in self._in_order():
             self._report(task)
         self._forget()
+        if not self._tasks:
+            self._when_idle()
         due = min([self._next_poll, *(next_wake(task.state, task.policy) for task in self._tasks.values())])
         # By a fresh look at the clock: had it been set back meanwhile, the wait would last as long as that.
         return min(max(due, now + self._policy.tick_seconds), self._clock.now() + self._policy.poll_seconds)
@@ -109,10 +154,13 @@ class Agent:
         """A clock that was set back makes windows that never close and deadlines that do not come: what was touched is put back."""
         if now < self._last_now:
             _log.warning("clock was set back", extra={"seconds": round(self._last_now - now, 3)})
-            self._next_poll = now
+            self._next_poll = self._next_conditions = now
+            self._first_seen.clear()
         if now < self._last_now - self._policy.tick_seconds:
             for task in self._tasks.values():
-                if task.state.phase is not Phase.COMMITTED:
+                if task.state.phase is Phase.COMMITTED:
+                    task.begin_probation_anew(now)
+                else:
                     task.fail(Reason.CLOCK_SET_BACK, f"the node's clock was set back by {self._last_now - now:.0f} s")
         self._last_now = now
 
@@ -129,6 +177,8 @@ class Agent:
         # The API may hang until the agent is killed: all containers first.
         for task in self._in_order():
             self._report(task)
+        if self._alarms is not None:
+            self._alarms.close()
         self._journal.close()
 
     # Taking over from an agent before us.
@@ -142,33 +192,22 @@ class Agent:
                 _log.error("cannot recover a shrink: tries again", extra={"shrink": entry.name, "error": str(error)})
 
     def _recover_entry(self, entry: Entry) -> None:
-        cgroup = self._cgroup_of(entry)
-        if cgroup is None:
-            _log.info("journal entry is about a cgroup that is no more", extra={"shrink": entry.name})
+        is_of_this_boot = entry.boot_id == self._journal.boot_id
+        cgroup = self._cgroups.find(entry.pod_uid, entry.container_id, entry.qos_class) if is_of_this_boot else None
+        identity = cgroup.identity() if cgroup is not None else None
+        if cgroup is not None and identity == entry.cgroup_identity and isinstance(cgroup, Managed):
+            cgroup.take_over(entry.unit_high, entry.guard_bytes)
+        verdict = decide(entry, self._journal.boot_id, look(cgroup), identity, self._policy.page_bytes)
+        if isinstance(verdict, Drop):
+            _log.info("journal entry has nothing to put back", extra={"shrink": entry.name, "why": verdict.why})
             self._journal.drop(entry.shrink_uid)
             return
         task = Task(subject_in(entry), state_in(entry, self._clock.now()), self._policy, cgroup, self._pods)
-        if not self._is_committed(entry, cgroup):
+        if isinstance(verdict, Restore):
             task.conclude(Ending(Phase.REVERTED, Reason.AGENT_RESTARTED, "the node's agent was restarted"))
         self._tasks[entry.shrink_uid] = task
         _log.warning("recovers a shrink", extra={"shrink": entry.name, "phase": entry.phase})
         self._drive(task)
-
-    def _is_committed(self, entry: Entry, cgroup: Cgroup) -> bool:
-        """Whether the limit has followed; a cgroup that cannot be read is taken for not, and put back blindly."""
-        try:
-            snapshot = cgroup.read()
-        except ActuatorError:
-            return False
-        limit = snapshot.max_bytes if snapshot is not None else None
-        return limit is not None and self._policy.page_floor(limit) == entry.target_bytes
-
-    def _cgroup_of(self, entry: Entry) -> Cgroup | None:
-        """The entry's very cgroup: same boot, same inode."""
-        if entry.boot_id != self._journal.boot_id:
-            return None
-        cgroup = self._cgroups.find(entry.pod_uid, entry.container_id, entry.qos_class)
-        return cgroup if cgroup is not None and cgroup.identity() == entry.cgroup_identity else None
 
     # What the API wants.
 
@@ -183,12 +222,49 @@ class Agent:
         self._is_cut_off = False
         by_uid = {shrink.metadata.uid: shrink for shrink in listed}
         self._finished &= by_uid.keys()
+        self._first_seen = {uid: self._first_seen.get(uid, now) for uid in by_uid}
         for uid, task in self._tasks.items():
             self._update(task, by_uid.get(uid))
         for uid, shrink in by_uid.items():
             is_new = uid not in self._tasks and uid not in self._finished and not shrink.status.phase.is_terminal
-            if is_new and not self._is_cut_off and self._has_room_for(shrink):
+            if is_new and self._is_its_time(shrink, now) and not self._is_cut_off and self._has_room_for(shrink):
                 self._begin_guarded(shrink, now)
+        self._ask_about_pods()
+        self._ask_about_node(now)
+
+    def _ask_about_pods(self) -> None:
+        """What the kubelet says of the pods that stand under a guard, which their cgroups do not tell."""
+        for task in self._tasks.values():
+            if task.state.phase not in _GUARDED or self._is_cut_off:
+                continue
+            subject = task.subject
+            try:
+                pod = self._pods.get_pod(ObjectKey(subject.key.namespace, subject.pod_name))
+            except ClusterError as error:
+                _log.warning("cannot read the pod of a shrink", extra={"shrink": str(subject.key), "error": str(error)})
+                self._is_cut_off = not isinstance(error, ApiError)
+                continue
+            ending = no_longer(pod, subject.pod_uid, subject.container_name, was_ready=task.was_ready)
+            if ending is not None:
+                task.conclude(replace(ending, floor_bytes=task.borne_bytes) if ending.reason == Reason.NOT_READY else ending)
+
+    def _ask_about_node(self, now: float) -> None:
+        """The node's conditions, while there is something that could begin; a right to read nodes is not needed for the rest."""
+        node, port = self._gate.node, self._conditions
+        is_due = now >= self._next_conditions and any(task.state.phase in _STARTING for task in self._tasks.values())
+        if node is None or port is None or self._is_cut_off or not is_due:
+            return
+        self._next_conditions = now + self._policy.node_conditions_seconds
+        try:
+            node.conditions = port.node_pressures(self._node_name)
+        except ClusterError as error:
+            _log.warning("cannot read the conditions of the node", extra={"node": self._node_name, "error": str(error)})
+            self._is_cut_off = not isinstance(error, ApiError)
+
+    def _is_its_time(self, shrink: MemoryShrink, now: float) -> bool:
+        """New ones wait a little, each for another time; the deadline has not begun by then."""
+        delay = jitter_seconds(shrink.metadata.uid, self._policy.start_jitter_seconds)
+        return shrink.status.start_time is not None or now >= self._first_seen[shrink.metadata.uid] + delay
 
     def _has_room_for(self, shrink: MemoryShrink) -> bool:
         uids = [task.subject.pod_uid for task in self._tasks.values() if task.state.phase is not Phase.COMMITTED]
@@ -220,12 +296,19 @@ class Agent:
         if shrink.status.phase not in _UNTOUCHED:
             message = f"the agent was restarted in phase {shrink.status.phase} and nothing was left in its journal"
             verdict = Ending(Phase.REVERTED, Reason.AGENT_RESTARTED, message)
-        verdict = verdict or preflight(shrink, pod, policy, now)
+        try:
+            verdict = verdict or preflight(shrink, pod, policy, now) or self._heap_verdict(shrink, pod, policy)
+        except ClusterError as error:
+            _log.warning("cannot read how a container is started: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
+            self._is_cut_off = not isinstance(error, ApiError)
+            return
         subject = subject_of(shrink, pod.status.qos_class if pod is not None else "")
         cgroup, verdict = (None, verdict) if verdict is not None else self._find(subject)
         state = begin(policy.page_floor(shrink.spec.target_bytes), _started_at(shrink, now), shrink.spec.deadline_seconds, now)
         task = Task(subject, state, policy, cgroup, self._pods)
         task.shrink, task.written = shrink, shrink.status
+        status = pod.container_status(subject.container_name) if pod is not None else None
+        task.was_ready = status is not None and status.ready
         if verdict is not None:
             task.conclude(verdict)
         self._tasks[subject.shrink_uid] = task
@@ -238,6 +321,16 @@ class Agent:
             return merge(self._policy, shrink.spec.policy), None
         except ValidationError as error:
             return self._policy, Ending(Phase.REFUSED, Reason.INVALID_POLICY, str(error))
+
+    def _heap_verdict(self, shrink: MemoryShrink, pod: Pod | None, policy: Policy) -> Ending | None:
+        if pod is None or not policy.respect_declared_heap:
+            return None
+        launch = self._pods.get_launch(pod.key)
+        container = launch.container(shrink.spec.container.name) if launch is not None else None
+        if container is None:
+            return None
+        heap = declared_heap(container, pod.desired(container.name).limits.memory_bytes)
+        return refuse_below(heap, shrink.spec.target_bytes, policy) if heap is not None else None
 
     def _find(self, subject: Subject) -> tuple[Cgroup | None, Ending | None]:
         try:
@@ -256,19 +349,15 @@ class Agent:
 
     def _drive(self, task: Task) -> None:
         if task.is_over:
+            task.tidy(self._journal)
             return
+        asked_before = task.reclaimed_bytes
         try:
-            task.tick(self._permission(task), self._journal, self._clock)
+            task.tick(self._gate.permission(task, self._tasks.values(), self._clock.now()), self._journal, self._clock)
         except Exception as error:  # noqa: BLE001 - one shrink's trouble must not stop the others
             _log.exception("shrink failed: it is put back", extra={"shrink": str(task.subject.key)})
             task.fail(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-
-    def _permission(self, task: Task) -> Permission:
-        others = [other for other in self._tasks.values() if other is not task]
-        return Permission(
-            may_observe=_count(others, {Phase.OBSERVING}) < self._policy.max_observing and not any(_is_rival(task, o) for o in others),
-            may_step=_count(others, {Phase.SHRINKING}) < self._policy.max_stepping,
-        )
+        self._gate.spent(task.reclaimed_bytes - asked_before, self._clock.now())
 
     # What the API is told.
 
@@ -297,21 +386,9 @@ class Agent:
 
     def _forget(self) -> None:
         for uid, task in list(self._tasks.items()):
-            if task.is_over and (task.has_vanished or (task.shrink is not None and not task.wants_report)):
+            if task.is_over and not task.owes_drop and (task.has_vanished or (task.shrink is not None and not task.wants_report)):
                 self._finished.add(uid)
                 del self._tasks[uid]
-
-
-def _count(tasks: Iterable[Task], phases: set[Phase]) -> int:
-    return sum(task.state.phase in phases for task in tasks)
-
-
-def _is_rival(task: Task, other: Task) -> bool:
-    """One shrink a pod at a time; a probation only stands against the same container."""
-    if other.subject.pod_uid != task.subject.pod_uid:
-        return False
-    is_same_container = other.subject.container_id == task.subject.container_id
-    return other.state.phase in _RUNNING or (is_same_container and other.state.phase is Phase.COMMITTED)
 
 
 def _started_at(shrink: MemoryShrink, now: float) -> float:

@@ -1,8 +1,9 @@
 """Can this container live below the target? Pure arithmetic over what the kernel showed while nothing was touched.
 
-The floor U of a look is ``current - (active_file + inactive_file) - slab_reclaimable``: what the kernel cannot take without swap. LRU
-figures treat shmem (on the anonymous LRU), mlock (unevictable) and MADV_FREE pages (on the file LRU) rightly. Pinned pages stay on the
-LRU, so U is a lower bound; the machine's stuck rule catches those.
+The floor U of a look is ``current - (active_file + inactive_file) - slab_reclaimable``: what the kernel cannot take without swap. Where
+the policy lets swap be used, what of the anonymous LRU fits into it is taken off as well. LRU figures treat shmem (on the anonymous LRU),
+mlock (unevictable) and MADV_FREE pages (on the file LRU) rightly. Pinned pages stay on the LRU, so U is a lower bound; the machine's stuck
+rule catches those.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class Sample:
     usage_bytes: int
     high_bytes: int | None
     floor_bytes: int
+    grown_bytes: int
+    """All that cannot be dropped, be it in memory or swapped out: what a leak makes grow, however much swap hides it."""
     peak_bytes: int
     """Highest usage since the look before, as far as the kernel tells; at least ``usage_bytes``."""
     file_bytes: int
@@ -48,6 +51,11 @@ class Sample:
     limit_events: int
     oom_events: int
     oom_kills: int
+    swap_bytes: int = 0
+    swap_failures: int = 0
+    swappable_bytes: int = 0
+    """What could be swapped out, where the policy lets it."""
+    protected_bytes: int = 0
 
     @property
     def peak_floor_bytes(self) -> int:
@@ -55,15 +63,19 @@ class Sample:
         return self.floor_bytes + self.peak_bytes - self.usage_bytes
 
 
-def take_sample(snapshot: Snapshot, at: float, page_bytes: int) -> Sample:
+def take_sample(snapshot: Snapshot, at: float, page_bytes: int, *, may_swap: bool = False) -> Sample:
     """Reduce a snapshot to the figures that decide."""
     stat, events, usage = snapshot.stat, snapshot.events, snapshot.usage_bytes
     file_bytes = stat.get("active_file", 0) + stat.get("inactive_file", 0)
+    resident = max(0, usage - file_bytes - stat.get("slab_reclaimable", 0))
+    anon_lru = stat.get("active_anon", 0) + stat.get("inactive_anon", 0)
+    swappable = min(snapshot.swap_free_bytes, anon_lru, resident) if may_swap else 0
     return Sample(
         at=at,
         usage_bytes=usage,
         high_bytes=snapshot.high_bytes,
-        floor_bytes=max(0, usage - file_bytes - stat.get("slab_reclaimable", 0)),
+        floor_bytes=max(resident - swappable, min(usage, snapshot.protected_bytes)),
+        grown_bytes=resident + snapshot.swap_bytes,
         peak_bytes=max(usage, snapshot.peak_bytes or 0),
         file_bytes=file_bytes,
         mapped_bytes=stat.get("file_mapped", 0),
@@ -82,6 +94,10 @@ def take_sample(snapshot: Snapshot, at: float, page_bytes: int) -> Sample:
         limit_events=events.get("max", 0),
         oom_events=events.get("oom", 0),
         oom_kills=events.get("oom_kill", 0) + events.get("oom_group_kill", 0),
+        swap_bytes=snapshot.swap_bytes,
+        swap_failures=snapshot.swap_failures,
+        swappable_bytes=swappable,
+        protected_bytes=min(usage, snapshot.protected_bytes),
     )
 
 
@@ -181,7 +197,7 @@ def assess(samples: Sequence[Sample], target_bytes: int, policy: Policy) -> Asse
         floor_bytes=floor,
         reserve_bytes=reserve,
         bearable_bytes=bearable_limit(floor + reserve, policy, burst),
-        slope_bytes_per_second=slope([s.at for s in samples], [s.floor_bytes for s in samples]),
+        slope_bytes_per_second=slope([s.at for s in samples], [s.grown_bytes for s in samples]),
         baseline=baseline(samples),
     )
     verdict = _judge(found, samples, median_floor, policy)
@@ -253,7 +269,7 @@ def growth_after_commit(samples: Sequence[Sample], target_bytes: int, policy: Po
     A minute of looking cannot tell a slow leak from a fluctuation, the whole probation can.
     """
     need, margin = samples[-1].floor_bytes, _margin(0, target_bytes, policy)
-    per_second = slope([s.at for s in samples], [s.floor_bytes for s in samples])
+    per_second = slope([s.at for s in samples], [s.grown_bytes for s in samples])
     growth = per_second * policy.horizon_seconds
     if growth <= margin or need + growth <= target_bytes - margin or not _is_steady_growth(samples):
         return None
@@ -269,7 +285,7 @@ def _is_steady_growth(samples: Sequence[Sample]) -> bool:
     if len(samples) < 3:
         return True
     third = len(samples) // 3
-    floors = [s.floor_bytes for s in samples]
+    floors = [s.grown_bytes for s in samples]
     first, middle, last = (statistics.median(part) for part in (floors[:third], floors[third:-third], floors[-third:]))
     return first < middle < last and statistics.correlation([s.at for s in samples], floors) > _LINE_CORRELATION
 
@@ -289,6 +305,7 @@ def _infeasible(found: Assessment, samples: Sequence[Sample], median_floor: floa
         Reason.UNRECLAIMABLE_SHMEM: top.shmem_bytes,
         Reason.UNRECLAIMABLE_MLOCKED: top.mlocked_bytes,
         Reason.UNRECLAIMABLE_KERNEL: top.kernel_bytes,
+        Reason.UNRECLAIMABLE_PROTECTED: top.protected_bytes,
     }
     reason = max(kinds, key=lambda kind: kinds[kind])
     return Verdict(reason, f"{room}; most of it is {_KIND_WORDS[reason]} ({_mib(kinds[reason])})", found.bearable_bytes)
@@ -299,6 +316,7 @@ _KIND_WORDS = {
     Reason.UNRECLAIMABLE_SHMEM: "shared memory or tmpfs (an emptyDir of medium Memory takes a sizeLimit)",
     Reason.UNRECLAIMABLE_MLOCKED: "locked in memory",
     Reason.UNRECLAIMABLE_KERNEL: "kernel memory",
+    Reason.UNRECLAIMABLE_PROTECTED: "protected by the memory.min of cgroups within",
 }
 
 

@@ -15,7 +15,7 @@ import math
 from dataclasses import replace
 
 from vpa_ippr.actuator import signals
-from vpa_ippr.actuator.assess import assess, growth_after_commit, needs_longer_look, take_sample
+from vpa_ippr.actuator.assess import Assessment, assess, bearable_limit, growth_after_commit, needs_longer_look, take_sample
 from vpa_ippr.actuator.policy import MIB, Policy
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.state import (
@@ -30,6 +30,9 @@ from vpa_ippr.actuator.state import (
 from vpa_ippr.actuator.stepping import hold, shrink, start_pace
 from vpa_ippr.actuator.turn import Move, Result, Turn, enter, has_followed, hurt
 from vpa_ippr.api.shrink import Phase
+
+_SURE_SHARE_OF_PACE = 0.7
+"""What a shrink may count on of the node's budget: the first steps refault, and others draw on it."""
 
 
 def step(state: ShrinkState, observation: Observation, policy: Policy, now: float) -> Result:
@@ -57,7 +60,7 @@ def next_wake(state: ShrinkState, policy: Policy) -> float:
 def _look(state: ShrinkState, observation: Observation, policy: Policy, now: float) -> ShrinkState:
     if observation.snapshot is None:
         return replace(state, updated_at=now)
-    sample = take_sample(observation.snapshot, now, policy.page_bytes)
+    sample = take_sample(observation.snapshot, now, policy.page_bytes, may_swap=policy.may_swap)
     kept = {Phase.OBSERVING: policy.observe_max_seconds, Phase.COMMITTED: policy.probation_seconds}.get(state.phase, 0.0)
     kept = max(kept, policy.probation_limit_window_seconds + policy.settle_seconds)
     edge = now - kept - 2 * policy.probation_tick_seconds
@@ -87,7 +90,9 @@ def _forced_ending(turn: Turn) -> Ending | None:
 def _expired(turn: Turn) -> Ending:
     state = turn.state
     message = f"not committed within {state.deadline_at - state.started_at:.0f} s ({state.phase}: {state.message or state.reason})"
-    floor = turn.achieved_bytes if state.phase is Phase.SHRINKING else None
+    # What was not tried because the node was busy says nothing of the container.
+    is_tried = state.phase is Phase.SHRINKING and state.reason != Reason.WAITING_FOR_NODE
+    floor = turn.achieved_bytes if is_tried else None
     return Ending(Phase.EXPIRED, Reason.DEADLINE_PASSED, message, floor)
 
 
@@ -101,7 +106,7 @@ def _pending(turn: Turn) -> Move:
     if limit is not None and limit - target < max(policy.min_shrink_bytes, policy.min_shrink_ratio * limit):
         return hurt(Reason.TOO_SMALL, f"{_mib(limit - target)} less of {_mib(limit)} is not worth the disturbance")
     if not turn.observation.may_observe:
-        return replace(state, samples=(), reason=Reason.WAITING_FOR_TURN, message="others of this pod or node come first"), ()
+        return replace(state, samples=(), reason=Reason.WAITING_FOR_TURN, message=turn.observation.wait_message), ()
     observing = enter(state, Phase.OBSERVING, Reason.OBSERVING, f"for {policy.observe_seconds:.0f} s, touching nothing", turn.now)
     return replace(observing, original=Original(snapshot.high_bytes, limit), samples=(turn.sample,)), ()
 
@@ -122,12 +127,37 @@ def _observing(turn: Turn) -> Move:
         return state, ()
     if plan.verdict is not None:
         return hurt(plan.verdict.reason, plan.verdict.message, plan.verdict.floor_bytes)
+    unreachable = _out_of_reach(turn, plan)
+    if unreachable is not None:
+        return unreachable
     if not turn.observation.may_step:
-        return state, ()
+        return replace(state, reason=Reason.WAITING_FOR_TURN, message=turn.observation.wait_message), ()
     pace = start_pace(last.usage_bytes, plan.goal_bytes, state.deadline_at - turn.now, policy)
     shrinking = enter(state, Phase.SHRINKING, Reason.STEPPING, f"{_mib(last.usage_bytes)} used, goal {_mib(plan.goal_bytes)}", turn.now)
     shrinking = replace(shrinking, plan=plan, pace=pace, samples=(last,), floor_bytes=plan.bearable_bytes)
     return shrink(replace(turn, state=shrinking))
+
+
+def _out_of_reach(turn: Turn, plan: Assessment) -> Ending | None:
+    """Why the container, fit by itself, cannot come down: its pod takes the room, or the node's budget is too small for the deadline."""
+    policy, snapshot, limit = turn.policy, turn.snapshot, turn.original.max_bytes
+    pod, kept = snapshot.pod, plan.floor_bytes + plan.reserve_bytes
+    if pod is not None and pod.max_bytes is not None and limit is not None:
+        besides = pod.usage_bytes - snapshot.usage_bytes - (pod.max_bytes - limit)
+        if besides + kept > plan.guard_bytes:
+            message = (
+                f"the pod uses {_mib(besides)} besides its containers' limits (tmpfs, cache of dead containers) and {_mib(kept)} must stay"
+            )
+            return hurt(Reason.POD_MEMORY, message, bearable_limit(besides + kept, policy))
+    speed = turn.observation.pace_bytes_per_second
+    if speed is not None:
+        seconds = max(0.0, turn.state.deadline_at - turn.now - policy.stability_seconds)
+        reached = snapshot.usage_bytes - _SURE_SHARE_OF_PACE * speed * seconds
+        if reached > plan.goal_bytes:
+            rate = f"{60 * speed / MIB:.0f} MiB a minute on this node"
+            message = f"{rate} come down to {_mib(reached)} by the deadline, goal {_mib(plan.goal_bytes)}"
+            return hurt(Reason.NODE_PACE, message, bearable_limit(reached, policy))
+    return None
 
 
 def _committed(turn: Turn) -> Move:

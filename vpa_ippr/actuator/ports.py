@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from vpa_ippr.actuator.cgroup import Cgroup
 from vpa_ippr.api.cluster import EventType
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
+from vpa_ippr.api.pod_launch import PodLaunch
 from vpa_ippr.api.shrink import MemoryShrink, ShrinkStatus
 
 
@@ -31,4 +34,32 @@ class PodPort(Protocol):
 
     def get_pod(self, key: ObjectKey) -> Pod | None:
         """The pod as it is now, or None."""
+        ...
+
+
+class LaunchPort(PodPort, Protocol):
+    """The pods, and what they run."""
+
+    def get_launch(self, key: ObjectKey) -> PodLaunch | None:
+        """How the pod's containers are started, or None."""
+        ...
+
+
+class ConditionPort(Protocol):
+    """What the kubelet says of its node."""
+
+    def node_pressures(self, node_name: str) -> frozenset[str]:
+        """The types of the node's conditions that are true (``MemoryPressure``, ``DiskPressure``); empty for a node that is not there."""
+        ...
+
+
+class Alarms(Protocol):
+    """Wakes the agent between two looks when a container that stands under a guard comes under pressure."""
+
+    def wait(self, cgroups: Sequence[Cgroup], seconds: float) -> bool:
+        """Return when one of these is under pressure, or after ``seconds``; whether one was. Keeps watching what is named each time."""
+        ...
+
+    def close(self) -> None:
+        """Watch nothing any more."""
         ...

@@ -45,6 +45,9 @@ def soft(window: Sample, now: Sample, refaulted_percent: float, steal_ratio: flo
         return Signal(Reason.REFAULTS, f"{refaulted_percent:.0f} % of what was freed came back")
     if seen.major_faults_per_second > allowed_faults:
         return Signal(Reason.MAJOR_FAULTS, f"{seen.major_faults_per_second:.0f} major faults/s, {allowed_faults:.0f} allowed")
+    swapped = now.swap_bytes - window.swap_bytes
+    if swapped > policy.swap_out_bytes_per_second * (now.at - window.at):
+        return Signal(Reason.SWAPPING, f"{swapped} bytes were swapped out in {now.at - window.at:.0f} s")
     if steal_ratio is not None and steal_ratio < policy.soft_steal_ratio:
         return Signal(Reason.SCANNING_IN_VAIN, f"the kernel took {100 * steal_ratio:.0f} % of the pages it scanned")
     return None
@@ -84,6 +87,8 @@ def _killed(samples: Sequence[Sample], guard_bytes: int | None) -> Signal | None
     before, now = samples[-2], samples[-1]
     if now.oom_kills > before.oom_kills or now.oom_events > before.oom_events:
         return Signal(Reason.OUT_OF_MEMORY, f"out of memory at {now.usage_bytes} bytes ({now.oom_kills - before.oom_kills} killed)")
+    if now.swap_failures > before.swap_failures:
+        return Signal(Reason.SWAP_FULL, f"swap was full {now.swap_failures - before.swap_failures} times")
     # A cache-heavy container touches its limit all the time; once a guard stands below the limit, only a burst gets there.
     if guard_bytes is not None and before.high_bytes == guard_bytes and now.limit_events > before.limit_events:
         return Signal(Reason.OUT_OF_MEMORY, f"reached memory.max {now.limit_events - before.limit_events} times over the guard")

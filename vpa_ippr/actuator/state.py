@@ -32,7 +32,15 @@ class Observation:
     """What the agent found outside the cgroup that ends the shrink; ``Refused`` becomes ``Reverted`` once something was touched."""
     may_observe: bool = True
     may_step: bool = True
-    """Whether the node's limits leave room for one more in that phase."""
+    """Whether the node leaves room for one more in that phase."""
+    may_reclaim: bool = True
+    """False while the node is too busy for any step."""
+    allowance_bytes: int | None = None
+    """What the node's budget leaves for a step now; None is no bound."""
+    pace_bytes_per_second: float | None = None
+    """What that budget comes to in the long run."""
+    wait_message: str = ""
+    """What stands against the one of these that is denied."""
     reclaim_complete: bool = True
     """False when the reclaim just asked for came back short (EAGAIN)."""
     restored: bool = False
@@ -58,6 +66,7 @@ class Reclaim:
     """Ask the kernel for so much; the machine wants to see the result before it goes on."""
 
     amount_bytes: int
+    may_swap: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from vpa_ippr.actuator.assess import Sample, bearable_limit
 from vpa_ippr.actuator.policy import MIB, Policy
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.signals import Signal
-from vpa_ippr.actuator.state import Ending, Pace, Reclaim, WriteJournal
-from vpa_ippr.actuator.turn import Move, Result, Turn, enter, hurt, set_guard, stepping_guard, watch_limits
+from vpa_ippr.actuator.state import Ending, Pace, Reclaim, ShrinkState, WriteJournal
+from vpa_ippr.actuator.turn import Move, Result, Turn, enter, hurt, pod_excess, set_guard, stepping_guard, watch_high, watch_limit
 from vpa_ippr.api.shrink import Phase
 
 
@@ -24,7 +24,7 @@ def start_pace(usage_bytes: int, goal_bytes: int, seconds_left: float, policy: P
 
 def shrink(turn: Turn) -> Move:
     """One turn of Shrinking."""
-    interrupted = _interrupted(turn)
+    interrupted = _interrupted(turn) or watch_high(turn)
     if interrupted is not None:
         return interrupted
     if turn.pace.is_trimming:
@@ -49,6 +49,13 @@ def hold(turn: Turn) -> Move:
     if used > _guard_passed_bytes(turn):
         message = f"usage {_mib(used)} passed the guard {_mib(turn.plan.guard_bytes)}"
         return hurt(Reason.GUARD_PASSED, message, bearable_limit(used, turn.policy))
+    # Not before the look at usage: over the guard there is no guard to set again.
+    answered = watch_high(turn)
+    if answered is not None:
+        return answered
+    excess = pod_excess(turn)
+    if excess > turn.plan.margin_bytes // 2:
+        return hurt(Reason.POD_MEMORY, f"the pod as a whole uses {_mib(excess)} more than its own limit will leave it")
     watched = _watch_window(turn)
     if isinstance(watched, Ending):
         return watched
@@ -59,7 +66,7 @@ def _interrupted(turn: Turn) -> Move | None:
     signal = signals.hard(turn.state.samples, turn.state.guard_bytes, turn.normal, turn.policy)
     if signal is not None:
         return hurt(signal.reason, f"{signal.message} at {_mib(turn.sample.usage_bytes)}", turn.achieved_bytes)
-    return watch_limits(turn)
+    return watch_limit(turn)
 
 
 def _settle(turn: Turn) -> Move:
@@ -107,13 +114,38 @@ def _take_step(turn: Turn) -> Result:
     policy, pace, usage = turn.policy, turn.pace, turn.sample.usage_bytes
     is_probe = pace.steps < policy.probe_steps
     ratio = min(policy.probe_ratio, pace.ratio) if is_probe else pace.ratio
-    wanted = min(max(ratio * usage, policy.step_min_bytes), policy.step_max_bytes)
+    swaps = turn.sample.swappable_bytes > 0
+    wanted = min(max(ratio * usage, policy.step_min_bytes), policy.swap_step_max_bytes if swaps else policy.step_max_bytes)
     amount = max(policy.page_bytes, policy.page_floor(min(wanted, usage - turn.plan.goal_bytes + policy.page_bytes)))
+    allowed = _allowed_by_node(turn, amount)
+    if allowed is None:
+        return _wait_for_node(turn)
+    amount = allowed
     stepped = replace(pace, steps=pace.steps + 1, asked_bytes=amount, before=turn.sample)
     message = f"{_mib(usage)} used, goal {_mib(turn.plan.goal_bytes)}"
-    state = replace(turn.state, pace=stepped, touched=True, reason=Reason.STEPPING, message=message)
-    journal = () if turn.state.touched else (WriteJournal(),)
-    return state, (*journal, Reclaim(amount))
+    return _reclaim(replace(turn.state, pace=stepped, reason=Reason.STEPPING, message=message), amount, policy)
+
+
+def _reclaim(state: ShrinkState, amount: int, policy: Policy) -> Result:
+    journal = () if state.touched else (WriteJournal(),)
+    return replace(state, touched=True), (*journal, Reclaim(amount, may_swap=policy.may_swap))
+
+
+def _allowed_by_node(turn: Turn, amount: int) -> int | None:
+    """How much of a step the node bears now; None when it is too busy, or its budget is too small to be worth a step."""
+    allowance = turn.observation.allowance_bytes
+    if not turn.observation.may_reclaim:
+        return None
+    if allowance is None or allowance >= amount:
+        return amount
+    return turn.policy.page_floor(allowance) if allowance >= min(amount, turn.policy.step_min_bytes) else None
+
+
+def _wait_for_node(turn: Turn) -> Result:
+    """Stand still under the guard; what happens meanwhile is not the last step's doing, so only pressure counts."""
+    message = "the node's reclaim for this minute is used up" if turn.observation.may_reclaim else turn.observation.wait_message
+    pace = replace(turn.pace, before=None, freed_bytes=0, steal_ratio=None)
+    return replace(turn.state, pace=pace, reason=Reason.WAITING_FOR_NODE, message=message), ()
 
 
 def _after_reclaim(turn: Turn) -> Move:
@@ -146,7 +178,7 @@ def _close_window(turn: Turn) -> tuple[Pace | None, Signal | None]:
     """The pace after a settle window that is over, with the soft signal it showed; (None, None) while it is open."""
     policy, pace, now = turn.policy, turn.pace, turn.sample
     window = pace.window
-    if window is None or now.at - window.at < policy.settle_seconds:
+    if window is None or now.at - window.at < _window_seconds(turn, window):
         return None, None
     refaulted = signals.refault_percent(window, now, pace.freed_bytes, turn.normal)
     if pace.steps <= policy.probe_steps and pace.stable_since is None:
@@ -154,6 +186,13 @@ def _close_window(turn: Turn) -> tuple[Pace | None, Signal | None]:
     is_thrashing = refaulted > policy.hard_refault_percent
     closed = replace(pace, window=None, refault_windows=pace.refault_windows + 1 if is_thrashing else 0)
     return closed, signals.soft(window, now, refaulted, pace.steal_ratio, turn.normal, policy)
+
+
+def _window_seconds(turn: Turn, window: Sample) -> float:
+    """The settle time; longer after a step that swapped, so that swap grows no faster than is allowed."""
+    policy, began = turn.policy, turn.pace.before or window
+    swapped = min(max(0, window.swap_bytes - began.swap_bytes), policy.swap_step_max_bytes)
+    return max(policy.settle_seconds, swapped / policy.swap_out_bytes_per_second)
 
 
 def _back_off(turn: Turn, signal: Signal) -> Move:
@@ -206,7 +245,7 @@ def _stabilise(turn: Turn) -> Move:
         return watched
     if watched.sample.usage_bytes > watched.plan.goal_bytes:
         return _trim(watched) or _take_step(_with_pace(watched, replace(watched.pace, stable_since=None)))
-    return _ready(watched)
+    return (_trim(watched) if pod_excess(watched) else None) or _ready(watched)
 
 
 def _ready(turn: Turn) -> Result:
@@ -215,18 +254,25 @@ def _ready(turn: Turn) -> Result:
     assert stable_since is not None
     if turn.now - stable_since < turn.policy.stability_seconds or turn.sample.usage_bytes > turn.plan.goal_bytes:
         return turn.state, ()
+    excess = pod_excess(turn)
+    if excess:
+        message = f"the pod as a whole uses {_mib(excess)} more than its own limit will leave it"
+        return replace(turn.state, reason=Reason.POD_MEMORY, message=message), ()
     message = f"calm at {_mib(turn.sample.usage_bytes)}; the limit may come down to {_mib(turn.plan.target_bytes)}"
-    return enter(turn.state, Phase.HOLDING, Reason.READY, message, turn.now), (WriteJournal(),)
+    # The journal has an entry from here on, also where usage was at the goal and the original memory.high guards it: nothing was written.
+    holding = enter(replace(turn.state, touched=True), Phase.HOLDING, Reason.READY, message, turn.now)
+    return holding, (WriteJournal(),)
 
 
 def _trim(turn: Turn) -> Result | None:
     """Take back what cache has grown above the goal, so that the whole margin stands when the limit follows; None when not to be done."""
-    excess = turn.sample.usage_bytes - turn.plan.goal_bytes
-    amount = turn.policy.page_floor(excess + min(turn.policy.step_min_bytes, turn.plan.margin_bytes // 8))
-    if excess <= 0 or turn.sample.file_bytes - amount < turn.plan.reserve_bytes:
+    excess = max(turn.sample.usage_bytes - turn.plan.goal_bytes, pod_excess(turn))
+    wanted = excess + min(turn.policy.step_min_bytes, turn.plan.margin_bytes // 8)
+    amount = turn.policy.page_floor(min(wanted, turn.policy.step_max_bytes))
+    if excess <= 0 or turn.sample.file_bytes - amount < turn.plan.reserve_bytes or _allowed_by_node(turn, amount) != amount:
         return None
     pace = replace(turn.pace, asked_bytes=amount, before=turn.sample, is_trimming=True)
-    return replace(turn.state, pace=pace), (Reclaim(amount),)
+    return _reclaim(replace(turn.state, pace=pace), amount, turn.policy)
 
 
 def _after_trim(turn: Turn) -> Turn:

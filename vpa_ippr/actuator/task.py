@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from vpa_ippr.actuator.cgroup import Cgroup, Snapshot
+from vpa_ippr.actuator.assess import bearable_limit
+from vpa_ippr.actuator.cgroup import Cgroup, Managed, Snapshot
 from vpa_ippr.actuator.journal import Entry, Journal
 from vpa_ippr.actuator.machine import step
 from vpa_ippr.actuator.policy import Policy
-from vpa_ippr.actuator.ports import PodPort
 from vpa_ippr.actuator.preflight import was_oom_killed
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.state import (
@@ -29,6 +31,7 @@ from vpa_ippr.actuator.state import (
 from vpa_ippr.api.clock import Clock
 from vpa_ippr.api.errors import ActuatorError, ClusterError
 from vpa_ippr.api.meta import ObjectKey
+from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.shrink import Intent, MemoryShrink, Phase, ShrinkStatus
 
 _log = logging.getLogger(__name__)
@@ -64,24 +67,42 @@ def subject_in(entry: Entry) -> Subject:
     return Subject(key, entry.shrink_uid, entry.pod_name, entry.pod_uid, entry.container_name, entry.container_id, entry.qos_class)
 
 
+class CausePort(Protocol):
+    """Where it is known why a container ended."""
+
+    def get_pod(self, key: ObjectKey) -> Pod | None:
+        """The pod as it is now, or None."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """What the node's limits leave for a task in one tick."""
 
     may_observe: bool = True
     may_step: bool = True
+    may_reclaim: bool = True
+    allowance_bytes: int | None = None
+    pace_bytes_per_second: float | None = None
+    wait_message: str = ""
 
 
 class Task:
     """Drives one machine: observes, moves, carries out, and moves on where the machine wants to see the result at once."""
 
-    def __init__(self, subject: Subject, state: ShrinkState, policy: Policy, cgroup: Cgroup | None, pods: PodPort) -> None:
+    def __init__(self, subject: Subject, state: ShrinkState, policy: Policy, cgroup: Cgroup | None, pods: CausePort) -> None:
         self.subject = subject
         self.state = state
         self.policy = policy
         self.cgroup = cgroup
         self.shrink: MemoryShrink | None = None
         """The API object as last listed; None when only the journal knows of it so far."""
+        self.was_ready = False
+        """Whether the kubelet said at the beginning that the container was ready."""
+        self.reclaimed_bytes = 0
+        """What the kernel has been asked for, in all."""
+        self.owes_drop = False
+        """The shrink is over and its journal entry could not be dropped yet."""
         self.has_vanished = False
         self.wants_report = False
         self.report_from = -math.inf
@@ -96,6 +117,12 @@ class Task:
         """Nothing more will be done on the node."""
         return self.state.phase.is_terminal
 
+    @property
+    def borne_bytes(self) -> int | None:
+        """The lowest limit that the container has shown to bear: for what it uses now."""
+        last = self.state.last
+        return bearable_limit(last.usage_bytes, self.policy) if last is not None else None
+
     def conclude(self, ending: Ending) -> None:
         """End the shrink like that at the next move; the first ending stays."""
         self._verdict = self._verdict or ending
@@ -104,9 +131,13 @@ class Task:
         """End the shrink at the next move because something broke."""
         self.conclude(Ending(Phase.REFUSED, reason, message))
 
+    def begin_probation_anew(self, now: float) -> None:
+        """The clock was set back: by the old times the probation would last as much longer."""
+        self.state = replace(self.state, phase_since=now, updated_at=now, reported_at=-math.inf, samples=self.state.samples[-1:])
+
     def tick(self, permission: Permission, journal: Journal, clock: Clock) -> None:
         """Move until the machine is content for now."""
-        outcome = _Outcome()
+        outcome = Outcome()
         for _ in range(_MAX_MOVES):
             snapshot, is_unreadable = self._look()
             if self._must_wait_for_cause(snapshot, is_unreadable, clock.now()):
@@ -118,15 +149,30 @@ class Task:
                 verdict=self._verdict,
                 may_observe=permission.may_observe,
                 may_step=permission.may_step,
+                may_reclaim=permission.may_reclaim,
+                allowance_bytes=permission.allowance_bytes,
+                pace_bytes_per_second=permission.pace_bytes_per_second,
+                wait_message=permission.wait_message,
                 reclaim_complete=outcome.reclaim_complete,
                 restored=outcome.restored,
             )
             before = self.state
             self.state, actions = step(self.state, observation, self.policy, clock.now())
             self._log_change(before)
-            outcome = self._carry_out(actions, journal)
+            outcome = self._carry_out(actions, journal, before)
             if not outcome.wants_look or self.is_over:
                 return
+
+    def tidy(self, journal: Journal) -> None:
+        """Drop the entry that could not be dropped when the shrink ended: it speaks of a guard that is no more."""
+        if not self.owes_drop:
+            return
+        try:
+            journal.drop(self.subject.shrink_uid)
+        except ActuatorError as error:
+            _log.error("cannot drop a journal entry: tries again", extra={"shrink": str(self.subject.key), "error": str(error)})
+        else:
+            self.owes_drop = False
 
     def _look(self) -> tuple[Snapshot | None, bool]:
         """The cgroup now, and whether it is there but cannot be read, which ends the shrink."""
@@ -170,9 +216,9 @@ class Task:
             return False
         return was_oom_killed(pod, subject.container_name, subject.container_id)
 
-    def _carry_out(self, actions: tuple[Action, ...], journal: Journal) -> _Outcome:
+    def _carry_out(self, actions: tuple[Action, ...], journal: Journal, before: ShrinkState) -> Outcome:
         """All actions in order; after a failure only the report is still made, and the next move ends the shrink."""
-        outcome = _Outcome()
+        outcome = Outcome()
         has_failed = False
         for action in actions:
             if isinstance(action, ReportStatus):
@@ -185,36 +231,48 @@ class Task:
             except ActuatorError as error:
                 has_failed = True
                 self.fail(error.reason, str(error))
+                if isinstance(action, WriteJournal) and not before.touched:
+                    self._stay_out(journal)
                 # A failed restore is tried again at the next tick, any other failure leads to a restore right now.
                 outcome = replace(outcome, wants_look=not isinstance(action, RestoreHigh | DropJournal))
                 _log.error("action failed", extra={"shrink": str(self.subject.key), "action": type(action).__name__, "error": str(error)})
         return outcome
 
-    def _do(self, action: Action, journal: Journal, outcome: _Outcome) -> _Outcome:
+    def _stay_out(self, journal: Journal) -> None:
+        """The first entry could not be written, so nothing after it was done: there is nothing to put back."""
+        self.state = replace(self.state, touched=False)
+        with contextlib.suppress(ActuatorError):
+            journal.drop(self.subject.shrink_uid)  # a disk that fails late has kept it
+
+    def _do(self, action: Action, journal: Journal, outcome: Outcome) -> Outcome:
         cgroup = self.cgroup
         match action:
             case WriteJournal():
-                journal.write(self.entry(journal.boot_id))
+                journal.write(self.entry(journal))
             case DropJournal():
+                self.owes_drop = True
                 journal.drop(self.subject.shrink_uid)
+                self.owes_drop = False
             case WriteHigh(high_bytes) if cgroup is not None:
                 cgroup.write_high(high_bytes)
             case RestoreHigh(high_bytes) if cgroup is not None:
                 cgroup.write_high(high_bytes)
                 return replace(outcome, wants_look=True, restored=True)
-            case Reclaim(amount_bytes) if cgroup is not None:
-                return replace(outcome, wants_look=True, reclaim_complete=cgroup.reclaim(amount_bytes))
+            case Reclaim(amount_bytes, may_swap) if cgroup is not None:
+                self.reclaimed_bytes += amount_bytes
+                is_complete = cgroup.reclaim(amount_bytes, may_swap=True) if may_swap else cgroup.reclaim(amount_bytes)
+                return replace(outcome, wants_look=True, reclaim_complete=is_complete)
             case _:
                 pass
         return outcome
 
-    def entry(self, boot_id: str) -> Entry:
+    def entry(self, journal: Journal) -> Entry:
         """What a successor has to know of this shrink."""
         state, subject = self.state, self.subject
         assert state.original is not None
         assert self.cgroup is not None
         return Entry(
-            boot_id=boot_id,
+            boot_id=journal.boot_id,
             shrink_uid=subject.shrink_uid,
             namespace=subject.key.namespace,
             name=subject.key.name,
@@ -232,6 +290,8 @@ class Task:
             phase=state.phase,
             started_at=state.started_at,
             deadline_at=state.deadline_at,
+            deadline_boottime_seconds=journal.boottime() + state.deadline_at - state.updated_at,
+            unit_high=self.cgroup.unit_high() if isinstance(self.cgroup, Managed) else None,
         )
 
     def _log_change(self, before: ShrinkState) -> None:
@@ -244,7 +304,9 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class Outcome:
+    """What the actions of one move have told."""
+
     wants_look: bool = False
     reclaim_complete: bool = True
     restored: bool = False

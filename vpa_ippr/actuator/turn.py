@@ -91,11 +91,12 @@ def set_guard(turn: Turn, wanted_bytes: int) -> Result:
     state, original = turn.state, turn.original
     is_needless = any(limit is not None and limit <= wanted_bytes for limit in (original.high_bytes, original.max_bytes))
     guard = None if is_needless else wanted_bytes
-    if guard == turn.sample.high_bytes or (guard is None and state.guard_bytes is None):
+    stands = turn.sample.high_bytes == (original.high_bytes if guard is None else guard)
+    if stands and guard == state.guard_bytes:
         return state, ()
     moved = replace(state, guard_bytes=guard, previous_guard_bytes=state.guard_bytes or state.previous_guard_bytes, touched=True)
     write = RestoreHigh(original.high_bytes) if guard is None else WriteHigh(guard)
-    return moved, (WriteJournal(), write)
+    return moved, (WriteJournal(),) if stands else (WriteJournal(), write)
 
 
 def stepping_guard(turn: Turn, slack_ratio: float) -> int:
@@ -111,17 +112,30 @@ def has_followed(turn: Turn) -> bool:
     return limit is not None and turn.policy.page_floor(limit) == turn.state.target_bytes
 
 
-def watch_limits(turn: Turn) -> Move | None:
-    """Answer to others that write the same files: the updater's commit, a foreign limit, a foreign memory.high."""
+def pod_excess(turn: Turn) -> int:
+    """How far the pod as a whole is above what its own limit will leave once the container's has come down; 0 when it fits.
+
+    The kubelet lowers the pod's limit along with the container's. Other containers up to their limits fit by themselves; what does not are
+    files in tmpfs and cache that dead containers have left. Half the margin, as for the guard, is what they may take.
+    """
+    pod, limit = turn.snapshot.pod, turn.original.max_bytes
+    if pod is None or pod.max_bytes is None or limit is None:
+        return 0
+    return max(0, pod.usage_bytes - (pod.max_bytes - limit + turn.plan.guard_bytes))
+
+
+def watch_limit(turn: Turn) -> Move | None:
+    """Answer to others that write memory.max: the updater's commit, or a foreign limit."""
     limit = turn.snapshot.max_bytes
     if has_followed(turn):
         return commit(turn)
     if limit != turn.original.max_bytes:
         return hurt(Reason.LIMIT_CHANGED, f"memory.max went from {turn.original.max_bytes} to {limit} by another hand")
-    return _watch_high(turn)
+    return None
 
 
-def _watch_high(turn: Turn) -> Move | None:
+def watch_high(turn: Turn) -> Move | None:
+    """Answer to others that write memory.high."""
     state, high = turn.state, turn.snapshot.high_bytes
     if high == state.expected_high_bytes or (state.pace is not None and state.pace.asked_bytes is not None):
         return None
