@@ -296,6 +296,7 @@ class World:
         self.boot_id = "boot-1"
         self._numbers, self._identifiers = itertools.count(), itertools.count(1)
         self.node, self.alarms = node, alarms
+        self.lacks: str | None = None
         self.agent = self._start()
 
     def _start(self) -> Agent:
@@ -304,6 +305,11 @@ class World:
         return Agent(NODE, self.api, self.api, self, self.journal, self.clock, self.policy, surroundings)
 
     def find(self, pod_uid: str, container_id: str, qos_class: str) -> FakeKernel | None:
+        if self.lacks is not None:
+            raise ActuatorError("the node lacks a feature", reason=self.lacks)
+        return self.reopen(pod_uid, container_id, qos_class)
+
+    def reopen(self, pod_uid: str, container_id: str, qos_class: str) -> FakeKernel | None:
         assert qos_class == "Burstable"
         found = (c for (uid, _), c in self.containers.items() if uid == pod_uid and c.container_id == container_id and not c.kernel.gone)
         return next((c.kernel for c in found), None)

@@ -265,6 +265,15 @@ def test_killed_agent_leaves_nobody_strangled_and_its_successor_restores_first(s
     assert (status.phase, status.reason) == (Phase.REVERTED, "AgentRestarted")
 
 
+def test_successor_restores_on_a_node_that_can_shrink_no_more(state_dir):
+    world, kernel, _ = world_in(state_dir, Phase.HOLDING)
+    world.kill_agent()
+    world.lacks = "PressureUnavailable"
+    world.start_agent()
+    world.agent.run_once()
+    assert_untouched(world, kernel)
+
+
 def test_successor_restores_what_it_cannot_read(state_dir, monkeypatch):
     world, kernel, _ = world_in(state_dir, Phase.HOLDING)
     world.kill_agent()
@@ -282,16 +291,16 @@ def test_cgroup_that_cannot_be_found_yet_is_recovered_later(state_dir, monkeypat
     world, kernel, _ = world_in(state_dir, Phase.HOLDING)
     world.kill_agent()
     world.api.down = True
-    find = world.find
+    reopen = world.reopen
 
     def fail(*_args):
         raise ActuatorError("cannot open the cgroup: Interrupted")
 
-    monkeypatch.setattr(world, "find", fail)
+    monkeypatch.setattr(world, "reopen", fail)
     world.start_agent()
     world.tick()
     assert world.journal_files() != []
-    monkeypatch.setattr(world, "find", find)
+    monkeypatch.setattr(world, "reopen", reopen)
     world.tick()
     assert_untouched(world, kernel)
 

@@ -193,7 +193,7 @@ class Agent:
 
     def _recover_entry(self, entry: Entry) -> None:
         is_of_this_boot = entry.boot_id == self._journal.boot_id
-        cgroup = self._cgroups.find(entry.pod_uid, entry.container_id, entry.qos_class) if is_of_this_boot else None
+        cgroup = self._cgroups.reopen(entry.pod_uid, entry.container_id, entry.qos_class) if is_of_this_boot else None
         identity = cgroup.identity() if cgroup is not None else None
         if cgroup is not None and identity == entry.cgroup_identity and isinstance(cgroup, Managed):
             cgroup.take_over(entry.unit_high, entry.guard_bytes)

@@ -101,3 +101,7 @@ class CgroupFinder(Protocol):
         ``container_id`` is the pod status' ``containerd://<id>``; ``qos_class`` its ``Guaranteed``, ``Burstable`` or ``BestEffort``.
         """
         ...
+
+    def reopen(self, pod_uid: str, container_id: str, qos_class: str) -> Cgroup | None:
+        """The same, to put back what was left: also on a node that could shrink nothing any more."""
+        ...

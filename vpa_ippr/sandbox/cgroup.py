@@ -102,3 +102,7 @@ class SandboxCgroups(Generic[SnapshotT]):
         """The cgroup of a running container, or None; the QoS class only matters where cgroups are found by path."""
         container = self._containers(pod_uid, container_id)
         return None if container is None else SandboxCgroup(container, self._now, self._make_snapshot, self._on_exit)
+
+    def reopen(self, pod_uid: str, container_id: str, qos_class: str) -> SandboxCgroup[SnapshotT] | None:
+        """As ``find``: the sandbox's nodes keep what they can do."""
+        return self.find(pod_uid, container_id, qos_class)
