@@ -91,13 +91,13 @@ class TestHigh:
         assert sum(rates[:20]) > sum(rates[50:70]) >= sum(rates[-20:])
         assert sum(rates[-20:]) / 20 <= 128 * 1024
 
-    def test_written_below_usage_reclaims_cache_about_twice_over_without_pressure_on_the_container(self) -> None:
+    def test_written_below_usage_reclaims_more_cache_than_it_must_without_pressure_on_the_container(self) -> None:
         memory = started(FILE_HOT_150)
         usage, counters = memory.usage_bytes, memory.counters
         before = counters.memory_stall_seconds
         memory.set_high(180 * MIB)
         freed = usage - memory.usage_bytes
-        assert 1.5 * (usage - 180 * MIB) < freed < 2.5 * (usage - 180 * MIB)
+        assert 1.0 * (usage - 180 * MIB) < freed < 2.1 * (usage - 180 * MIB)
         assert counters.memory_stall_seconds == before
 
     def test_cold_cache_below_it_is_free(self) -> None:
