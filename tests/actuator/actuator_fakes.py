@@ -16,7 +16,7 @@ from vpa_ippr.actuator.cgroup import Snapshot
 from vpa_ippr.actuator.journal import Journal
 from vpa_ippr.actuator.node_state import NodeReader, NodeState
 from vpa_ippr.actuator.policy import MIB, Policy
-from vpa_ippr.actuator.ports import Alarms
+from vpa_ippr.actuator.ports import Alarms, Observer, Unobserved
 from vpa_ippr.api.errors import ActuatorError, ClusterError
 from vpa_ippr.api.meta import ObjectKey, ObjectMeta
 from vpa_ippr.api.pod import (
@@ -287,7 +287,14 @@ def container_id(number: int) -> str:
 class World:
     """The node: kernels, API, clock, and an agent that can be killed and started again."""
 
-    def __init__(self, state_dir: Path, policy: Policy | None = None, node: NodeReader | None = None, alarms: Alarms | None = None) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        policy: Policy | None = None,
+        node: NodeReader | None = None,
+        alarms: Alarms | None = None,
+        observer: Observer | None = None,
+    ) -> None:
         self.policy = policy or Policy()
         self.clock = FakeClock()
         self.api = FakeApi()
@@ -295,13 +302,13 @@ class World:
         self.state_dir = state_dir
         self.boot_id = "boot-1"
         self._numbers, self._identifiers = itertools.count(), itertools.count(1)
-        self.node, self.alarms = node, alarms
+        self.node, self.alarms, self.observer = node, alarms, observer or Unobserved()
         self.lacks: str | None = None
         self.agent = self._start()
 
     def _start(self) -> Agent:
         self.journal = Journal(self.state_dir, self.boot_id)
-        surroundings = Surroundings(NodeState(self.node, self.policy) if self.node else None, self.api, self.alarms)
+        surroundings = Surroundings(NodeState(self.node, self.policy) if self.node else None, self.api, self.alarms, observer=self.observer)
         return Agent(NODE, self.api, self.api, self, self.journal, self.clock, self.policy, surroundings)
 
     def find(self, pod_uid: str, container_id: str, qos_class: str) -> FakeKernel | None:

@@ -6,6 +6,7 @@ somebody else wrote since, within a bounded number of rounds, and the journal is
 """
 
 import contextlib
+import operator
 import tempfile
 from pathlib import Path
 
@@ -95,6 +96,34 @@ class Container(FakeKernel):
         if self.was_unreadable:
             return set(self.strangers)
         return {self.strangers[-1], self.last_seen}
+
+
+EVENTS = (
+    "agent_is_killed",
+    "agent_is_stopped",
+    "somebody_writes_high",
+    "systemd_resets_high",
+    "somebody_writes_the_limit",
+    "the_updater_commits",
+    "the_updater_commits_through_systemd",
+    "the_updater_aborts",
+    "the_request_is_deleted",
+    "the_api_goes_or_comes",
+    "the_container_restarts",
+    "the_pod_is_deleted",
+    "it_is_no_longer_ready",
+    "the_need_grows",
+    "the_need_passes_the_guard",
+    "it_stalls_a_little",
+    "it_stalls",
+    "the_clock_is_set_back",
+    "the_clock_is_set_back_a_little",
+    "the_clock_goes_on",
+    "the_node_is_suspended",
+    "the_node_is_busy_or_calm",
+)
+events = st.sampled_from(EVENTS).map(operator.methodcaller)
+phases = st.sampled_from([Phase.OBSERVING, Phase.SHRINKING, Phase.SHRINKING, Phase.HOLDING, Phase.HOLDING, Phase.COMMITTED])
 
 
 class AnyFault(RuleBasedStateMachine):
@@ -191,6 +220,7 @@ class AnyFault(RuleBasedStateMachine):
             assert now - self.calm[0] >= POLICY.stability_seconds, "Holding too early"
         if is_held:
             lowest = min(high for high in (plan.guard_bytes, task.state.original.high_bytes) if high is not None)
+            assert kernel.usage <= plan.guard_bytes + plan.margin_bytes // 8, "Holding above the guard"
             assert kernel.high is not None, "Holding without a guard"
             assert kernel.high <= max(lowest, kernel.usage + POLICY.page_bytes), "Holding under no guard that guards"
         self.held_since = (self.held_since or now) if is_held else None
@@ -239,19 +269,17 @@ class AnyFault(RuleBasedStateMachine):
         self.world.start_agent()
         self.arm()
 
-    @rule(count=st.integers(1, 12), commits=st.booleans())
-    def time_passes(self, count, commits):
+    def rounds(self, count, commits=False):
         for _ in range(count):
             self.round(commits)
 
-    @rule(phase=st.sampled_from([Phase.OBSERVING, Phase.SHRINKING, Phase.SHRINKING, Phase.HOLDING, Phase.HOLDING, Phase.COMMITTED]))
-    def all_goes_well_until(self, phase):
+    def go_well_until(self, phase, cold):
         """What stood in the way is over, a new request is made if need be, and it is carried out so far."""
         self.fault, self.node.busy, self.world.api.down = None, False, False
         kernel = self.kernel
         kernel.extra_memory_stall = 0.0
         kernel.workload = Workload(anon=lambda _t: 60, hot=20, cold=200)
-        kernel.cold = max(kernel.cold, 200 * MIB)
+        kernel.cold = max(kernel.cold, cold * MIB)
         self.world.add_pod_again("web-1")
         if self.uid not in self.world.api.shrinks or self.is_over:
             kernel.max = 640 * MIB
@@ -261,19 +289,34 @@ class AnyFault(RuleBasedStateMachine):
                 return
             self.round(commits=phase is Phase.COMMITTED)
 
-    @rule(fault=st.sampled_from(["kill", "fail"]), after=st.integers(0, 12))
-    def next_operations_go_wrong(self, fault, after):
-        self.fault, self.countdown = fault, after
-        for _ in range(4):
-            self.round()
+    @rule(count=st.integers(1, 12), commits=st.booleans())
+    def time_passes(self, count, commits):
+        self.rounds(count, commits)
 
-    @rule()
+    @rule(phase=phases, cold=st.sampled_from([50, 200]), event=events, count=st.integers(0, 8))
+    def it_happens_in(self, phase, cold, event, count):
+        self.go_well_until(phase, cold)
+        event(self)
+        self.rounds(count)
+
+    @rule(phase=phases, event=events, fault=st.sampled_from(["kill", "fail"]), after=st.integers(0, 8))
+    def it_happens_and_operations_go_wrong_in(self, phase, event, fault, after):
+        self.go_well_until(phase, 200)
+        event(self)
+        self.fault, self.countdown = fault, after
+        self.rounds(6)
+
+    @rule(event=events)
+    def it_happens(self, event):
+        event(self)
+
+    # The events.
+
     def agent_is_killed(self):
         self.held_since = None
         self.restart_agent()
 
-    @rule()
-    def agent_is_stopped_in_order(self):
+    def agent_is_stopped(self):
         self.held_since = None
         with contextlib.suppress(Killed):
             self.world.agent.close()
@@ -282,67 +325,74 @@ class AnyFault(RuleBasedStateMachine):
             return
         self.restart_agent()
 
-    @rule(high=st.sampled_from([None, None, 300 * MIB + 4096, 500 * MIB + 4096]))
-    def somebody_writes_high(self, high):
-        self.kernel.set_by_stranger(high)
+    def somebody_writes_high(self):
+        self.kernel.set_by_stranger(300 * MIB + 4096 * len(self.kernel.strangers))
 
-    @rule(limit=st.sampled_from([300, 700]))
-    def somebody_writes_the_limit(self, limit):
-        self.kernel.max = limit * MIB
+    def systemd_resets_high(self):
+        self.kernel.set_by_stranger(None)
 
-    @rule(resets_high=st.booleans())
-    def the_updater_commits(self, resets_high):
+    def somebody_writes_the_limit(self):
+        self.kernel.max = (700 if self.kernel.max == 300 * MIB else 300) * MIB
+
+    def the_updater_commits(self):
         if self.uid in self.world.api.shrinks:
-            if resets_high:
-                self.kernel.set_by_stranger(None)
             self.world.commit(self.uid)
 
-    @rule()
+    def the_updater_commits_through_systemd(self):
+        self.systemd_resets_high()
+        self.the_updater_commits()
+
     def the_updater_aborts(self):
         if self.uid in self.world.api.shrinks:
             self.world.abort(self.uid)
 
-    @rule()
     def the_request_is_deleted(self):
         self.world.api.shrinks.pop(self.uid, None)
 
-    @rule()
     def the_api_goes_or_comes(self):
         self.world.api.down = not self.world.api.down
 
-    @rule()
     def the_container_restarts(self):
         old = self.kernel
         old.gone = True
-        fresh = Container(old.workload, self, limit_mib=640, inode=old.inode + 1)
-        self.world.add(fresh)
+        self.world.add(Container(old.workload, self, limit_mib=640, inode=old.inode + 1))
         self.calm.clear()
 
-    @rule()
     def the_pod_is_deleted(self):
         self.world.delete_pod("web-1")
 
-    @rule(ready=st.booleans())
-    def readiness_changes(self, ready):
-        self.world.set_ready("web-1", ready=ready)
+    def it_is_no_longer_ready(self):
+        self.world.set_ready("web-1", ready=False)
 
-    @rule(anon=st.integers(5, 500))
-    def the_need_changes(self, anon):
+    def the_need_grows(self):
         work = self.kernel.workload
-        self.kernel.workload = Workload(
-            anon=lambda _t: anon, hot=work.hot, cold=work.cold, refill_mib_per_second=work.refill_mib_per_second
-        )
+        self.kernel.workload = Workload(anon=lambda _t: 400, hot=work.hot, cold=work.cold)
 
-    @rule(stall=st.sampled_from([0.0, 0.02, 0.4]))
-    def it_stalls(self, stall):
-        self.kernel.extra_memory_stall = stall
+    def the_need_passes_the_guard(self):
+        self.kernel.anon += 120 * MIB
+        self.kernel.workload = Workload(anon=lambda _t: 180)
 
-    @rule(seconds=st.sampled_from([-3600, -30, -0.5, 3, 45, 86400]))
-    def the_clock_jumps(self, seconds):
-        self.world.clock.time += seconds
+    def it_stalls_a_little(self):
+        self.kernel.extra_memory_stall = 0.02
+
+    def it_stalls(self):
+        self.kernel.extra_memory_stall = 0.4
+
+    def the_clock_is_set_back(self):
+        self.world.clock.time -= 3600
         self.calm.clear()
 
-    @rule()
+    def the_clock_is_set_back_a_little(self):
+        self.world.clock.time -= 0.5
+
+    def the_clock_goes_on(self):
+        self.world.clock.time += 45
+        self.calm.clear()
+
+    def the_node_is_suspended(self):
+        self.world.clock.time += 86400
+        self.calm.clear()
+
     def the_node_is_busy_or_calm(self):
         self.node.busy = not self.node.busy
 
@@ -378,5 +428,5 @@ class AnyFault(RuleBasedStateMachine):
             assert self.world.status(self.uid).phase.is_terminal
 
 
-AnyFault.TestCase.settings = settings(stateful_step_count=30)
+AnyFault.TestCase.settings = settings(stateful_step_count=15)
 TestAnyFault = AnyFault.TestCase

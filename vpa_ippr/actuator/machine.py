@@ -64,7 +64,9 @@ def _look(state: ShrinkState, observation: Observation, policy: Policy, now: flo
     kept = {Phase.OBSERVING: policy.observe_max_seconds, Phase.COMMITTED: policy.probation_seconds}.get(state.phase, 0.0)
     kept = max(kept, policy.probation_limit_window_seconds + policy.settle_seconds)
     edge = now - kept - 2 * policy.probation_tick_seconds
-    return replace(state, updated_at=now, samples=(*(s for s in state.samples if edge <= s.at <= now), sample))
+    # The last look stays however old it is, for the gap to be seen.
+    kept_samples = [s for s in state.samples if s.at <= now and (s.at >= edge or s is state.last)]
+    return replace(state, updated_at=now, samples=(*kept_samples, sample))
 
 
 def _forced_ending(turn: Turn) -> Ending | None:
@@ -119,12 +121,20 @@ def _observing(turn: Turn) -> Move:
     if last.oom_kills > first.oom_kills or last.oom_events > first.oom_events:
         return hurt(Reason.OUT_OF_MEMORY, "out of memory under the present limit already")
     state = replace(state, original=Original(snapshot.high_bytes, snapshot.max_bytes))
+    if turn.was_blind:
+        return replace(state, phase_since=turn.now, samples=(last,)), ()
     elapsed = turn.now - state.phase_since
     if elapsed < policy.observe_seconds:
         return state, ()
     plan = assess(state.samples, state.target_bytes, policy)
     if elapsed < policy.observe_max_seconds and needs_longer_look(plan, state.samples, policy):
         return state, ()
+    return _begin(replace(turn, state=state), plan)
+
+
+def _begin(turn: Turn, plan: Assessment) -> Move:
+    """Looked at for long enough: refused, or the first step."""
+    state, policy, last = turn.state, turn.policy, turn.sample
     if plan.verdict is not None:
         return hurt(plan.verdict.reason, plan.verdict.message, plan.verdict.floor_bytes)
     unreachable = _out_of_reach(turn, plan)

@@ -59,7 +59,7 @@ def hold(turn: Turn) -> Move:
     watched = _watch_window(turn)
     if isinstance(watched, Ending):
         return watched
-    return _trim(watched) or (watched.state, ())
+    return _trim(watched) or _final_guard(watched) or (watched.state, ())
 
 
 def _interrupted(turn: Turn) -> Move | None:
@@ -238,7 +238,7 @@ def _stand(turn: Turn) -> Result:
 
 
 def _stabilise(turn: Turn) -> Move:
-    if turn.sample.peak_bytes > _guard_passed_bytes(turn):
+    if turn.sample.peak_bytes > _guard_passed_bytes(turn) or turn.was_blind:
         turn = _with_pace(turn, replace(turn.pace, stable_since=turn.now))
     watched = _watch_window(turn)
     if isinstance(watched, Ending):
@@ -259,9 +259,20 @@ def _ready(turn: Turn) -> Result:
         message = f"the pod as a whole uses {_mib(excess)} more than its own limit will leave it"
         return replace(turn.state, reason=Reason.POD_MEMORY, message=message), ()
     message = f"calm at {_mib(turn.sample.usage_bytes)}; the limit may come down to {_mib(turn.plan.target_bytes)}"
+    guarded = _final_guard(turn)
+    if guarded is not None:
+        return guarded
     # The journal has an entry from here on, also where usage was at the goal and the original memory.high guards it: nothing was written.
     holding = enter(replace(turn.state, touched=True), Phase.HOLDING, Reason.READY, message, turn.now)
     return holding, (WriteJournal(),)
+
+
+def _final_guard(turn: Turn) -> Result | None:
+    """Back down to the height that the guard lost when another hand wrote memory.high while usage was above; None where it has it."""
+    if turn.sample.usage_bytes > turn.plan.goal_bytes:
+        return None
+    state, actions = set_guard(turn, turn.policy.page_floor(turn.plan.guard_bytes))
+    return (state, actions) if actions else None
 
 
 def _trim(turn: Turn) -> Result | None:

@@ -48,6 +48,12 @@ class Turn:
         return self.state.last
 
     @property
+    def was_blind(self) -> bool:
+        """True when so long nobody looked (a suspended node, an agent that was held up) that the time in between proves nothing."""
+        samples = self.state.samples
+        return len(samples) > 1 and samples[-1].at - samples[-2].at > self.policy.settle_seconds
+
+    @property
     def original(self) -> Original:
         """The limits before us; known from Observing on."""
         assert self.state.original is not None
@@ -144,7 +150,9 @@ def watch_high(turn: Turn) -> Move | None:
     adopted = replace(state, original=original, foreign_writes=state.foreign_writes + 1)
     if adopted.foreign_writes >= turn.policy.max_foreign_writes:
         return hurt(Reason.FOREIGN_WRITER, f"memory.high was set to {high} by another hand again")
-    return set_guard(replace(turn, state=adopted), stepping_guard(turn, _slack(turn)))
+    moved, actions = set_guard(replace(turn, state=adopted), stepping_guard(turn, _slack(turn)))
+    # The journal must know what is to be put back, also where no guard has to be written.
+    return moved, actions or ((WriteJournal(),) if original != turn.original else ())
 
 
 def _slack(turn: Turn) -> float:
