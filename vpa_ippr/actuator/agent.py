@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from vpa_ippr.actuator.cgroup import Cgroup, CgroupFinder, Managed
 from vpa_ippr.actuator.gate import Gate, jitter_seconds
@@ -20,7 +20,7 @@ from vpa_ippr.actuator.machine import next_wake
 from vpa_ippr.actuator.node_state import NodeState
 from vpa_ippr.actuator.policy import Policy
 from vpa_ippr.actuator.policy_overrides import merge
-from vpa_ippr.actuator.ports import Alarms, ConditionPort, LaunchPort, ShrinkPort
+from vpa_ippr.actuator.ports import Alarms, ConditionPort, Effort, LaunchPort, Observer, ShrinkPort, Unobserved
 from vpa_ippr.actuator.preflight import no_longer, preflight
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.restoring import Drop, Restore, decide, look
@@ -56,13 +56,14 @@ class Surroundings:
 
     ``node``: what the node as a whole bears; without it only the policy's counts limit what is done at a time. ``conditions``: what the
     kubelet says of the node. ``alarms``: cut the wait between two looks short. ``when_idle``: called while no shrink is under way, which is
-    the moment to set a clock right.
+    the moment to set a clock right. ``observer``: is told what the agent does.
     """
 
     node: NodeState | None = None
     conditions: ConditionPort | None = None
     alarms: Alarms | None = None
     when_idle: Callable[[], None] = lambda: None
+    observer: Observer = field(default_factory=Unobserved)
 
 
 class Agent:
@@ -102,6 +103,7 @@ class Agent:
         self._conditions = around.conditions
         self._alarms = around.alarms
         self._when_idle = around.when_idle
+        self._observer = around.observer
         self._next_conditions = -math.inf
         self._first_seen: dict[str, float] = {}
         self._tasks: dict[str, Task] = {}
@@ -144,6 +146,8 @@ class Agent:
         for task in self._in_order():
             self._report(task)
         self._forget()
+        phases = [task.state.phase for task in self._tasks.values()]
+        self._observer.ended_round(phases, is_cut_off=self._is_cut_off, left_over=len(self._left_over))
         if not self._tasks:
             self._when_idle()
         due = min([self._next_poll, *(next_wake(task.state, task.policy) for task in self._tasks.values())])
@@ -201,12 +205,14 @@ class Agent:
         if isinstance(verdict, Drop):
             _log.info("journal entry has nothing to put back", extra={"shrink": entry.name, "why": verdict.why})
             self._journal.drop(entry.shrink_uid)
+            self._observer.recovered(verdict)
             return
         task = Task(subject_in(entry), state_in(entry, self._clock.now()), self._policy, cgroup, self._pods)
         if isinstance(verdict, Restore):
             task.conclude(Ending(Phase.REVERTED, Reason.AGENT_RESTARTED, "the node's agent was restarted"))
         self._tasks[entry.shrink_uid] = task
         _log.warning("recovers a shrink", extra={"shrink": entry.name, "phase": entry.phase})
+        self._observer.recovered(verdict)
         self._drive(task)
 
     # What the API wants.
@@ -351,13 +357,15 @@ class Agent:
         if task.is_over:
             task.tidy(self._journal)
             return
-        asked_before = task.reclaimed_bytes
+        before, asked_before, took_before = task.state, task.reclaimed_bytes, task.reclaim_seconds
         try:
             task.tick(self._gate.permission(task, self._tasks.values(), self._clock.now()), self._journal, self._clock)
         except Exception as error:  # noqa: BLE001 - one shrink's trouble must not stop the others
             _log.exception("shrink failed: it is put back", extra={"shrink": str(task.subject.key)})
             task.fail(Reason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
-        self._gate.spent(task.reclaimed_bytes - asked_before, self._clock.now())
+        effort = Effort(task.reclaimed_bytes - asked_before, task.reclaim_seconds - took_before)
+        self._gate.spent(effort.reclaimed_bytes, self._clock.now())
+        self._observer.ticked(task.subject.shrink_uid, before, task.state, effort)
 
     # What the API is told.
 

@@ -167,12 +167,25 @@ def _restore(cgroup: Cgroup, high_bytes: int | None) -> None:
         raise ActuatorError(f"memory.high reads {seen.high_bytes} after {high_bytes} was written")
 
 
+class Observer(Protocol):
+    """Is told what the dead-man does, in its own thread; must be quick and must not raise."""
+
+    def settled(self, outcome: Outcome) -> None:
+        """What became of an entry; once, as long as it stays the same."""
+        ...
+
+    def looked(self) -> None:
+        """A round is over."""
+        ...
+
+
 class DeadMan:
     """Settles journals again and again, and says once what became of each entry."""
 
-    def __init__(self, restorers: Sequence[Restorer], clock: Clock) -> None:
+    def __init__(self, restorers: Sequence[Restorer], clock: Clock, observer: Observer | None = None) -> None:
         self._restorers = restorers
         self._clock = clock
+        self._observer = observer
         self._said: dict[tuple[Path, str], str] = {}
 
     def run(self) -> None:
@@ -190,6 +203,8 @@ class DeadMan:
                 _log.exception("journal cannot be looked at: tries again", extra={"journal": str(restorer.directory)})
                 continue
             self._tell(restorer.directory, outcomes)
+        if self._observer is not None:
+            self._observer.looked()
 
     def _tell(self, directory: Path, outcomes: Sequence[Outcome]) -> None:
         said = {(directory, outcome.entry.shrink_uid): outcome.text for outcome in outcomes}
@@ -199,4 +214,6 @@ class DeadMan:
                 level = logging.INFO if isinstance(outcome.verdict, Leave) and not outcome.error else logging.WARNING
                 extra = {"shrink": outcome.entry.name, "phase": outcome.entry.phase, "outcome": outcome.text}
                 _log.log(level, "journal entry without its owner" if level == logging.WARNING else "journal entry", extra=extra)
+                if self._observer is not None:
+                    self._observer.settled(outcome)
         self._said = {key: text for key, text in self._said.items() if key[0] != directory} | said

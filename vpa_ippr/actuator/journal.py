@@ -251,6 +251,14 @@ def read_entries(directory: Path) -> tuple[Entry, ...]:
         os.close(fd)
 
 
+def count_entries(directory: Path) -> int:
+    """How many there are on disk, unreadable ones too; OSError when that cannot be seen."""
+    try:
+        return sum(path.suffix == _SUFFIX and not path.name.startswith(".") for path in directory.iterdir())
+    except FileNotFoundError:
+        return 0
+
+
 def _read_all(directory_fd: int) -> Iterator[Entry]:
     for name in _names(directory_fd):
         if not name.endswith(_SUFFIX) or name.startswith("."):

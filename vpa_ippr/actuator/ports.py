@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from vpa_ippr.actuator.cgroup import Cgroup
+from vpa_ippr.actuator.restoring import Verdict
+from vpa_ippr.actuator.state import ShrinkState
 from vpa_ippr.api.cluster import EventType
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
 from vpa_ippr.api.pod_launch import PodLaunch
-from vpa_ippr.api.shrink import MemoryShrink, ShrinkStatus
+from vpa_ippr.api.shrink import MemoryShrink, Phase, ShrinkStatus
 
 
 class ShrinkPort(Protocol):
@@ -63,3 +66,40 @@ class Alarms(Protocol):
     def close(self) -> None:
         """Watch nothing any more."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What the kernel was asked for in one tick of a shrink, and how long it took over that."""
+
+    reclaimed_bytes: int = 0
+    reclaim_seconds: float = 0.0
+
+
+class Observer(Protocol):
+    """Is told what the agent does, in its own thread; must be quick and must not raise."""
+
+    def ticked(self, shrink_uid: str, before: ShrinkState, after: ShrinkState, effort: Effort) -> None:
+        """A shrink has moved, or stayed as it was."""
+        ...
+
+    def recovered(self, verdict: Verdict) -> None:
+        """A journal entry of an agent before us was settled, or taken over."""
+        ...
+
+    def ended_round(self, phases: Collection[Phase], *, is_cut_off: bool, left_over: int) -> None:
+        """All shrinks were looked at: where they are, whether the API is lost, and how many entries are still to be recovered."""
+        ...
+
+
+class Unobserved:
+    """Tells nobody."""
+
+    def ticked(self, shrink_uid: str, before: ShrinkState, after: ShrinkState, effort: Effort) -> None:
+        """See ``Observer``."""
+
+    def recovered(self, verdict: Verdict) -> None:
+        """See ``Observer``."""
+
+    def ended_round(self, phases: Collection[Phase], *, is_cut_off: bool, left_over: int) -> None:
+        """See ``Observer``."""

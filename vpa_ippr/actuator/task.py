@@ -101,6 +101,8 @@ class Task:
         """Whether the kubelet said at the beginning that the container was ready."""
         self.reclaimed_bytes = 0
         """What the kernel has been asked for, in all."""
+        self.reclaim_seconds = 0.0
+        """How long it took over that."""
         self.owes_drop = False
         """The shrink is over and its journal entry could not be dropped yet."""
         self.has_vanished = False
@@ -133,7 +135,7 @@ class Task:
 
     def begin_probation_anew(self, now: float) -> None:
         """The clock was set back: by the old times the probation would last as much longer."""
-        self.state = replace(self.state, phase_since=now, updated_at=now, reported_at=-math.inf, samples=self.state.samples[-1:])
+        self.state = replace(self.state, phase_since=now, updated_at=now, reported_at=-math.inf)
 
     def tick(self, permission: Permission, journal: Journal, clock: Clock) -> None:
         """Move until the machine is content for now."""
@@ -159,7 +161,7 @@ class Task:
             before = self.state
             self.state, actions = step(self.state, observation, self.policy, clock.now())
             self._log_change(before)
-            outcome = self._carry_out(actions, journal, before)
+            outcome = self._carry_out(actions, journal, clock, before)
             if not outcome.wants_look or self.is_over:
                 return
 
@@ -216,7 +218,7 @@ class Task:
             return False
         return was_oom_killed(pod, subject.container_name, subject.container_id)
 
-    def _carry_out(self, actions: tuple[Action, ...], journal: Journal, before: ShrinkState) -> Outcome:
+    def _carry_out(self, actions: tuple[Action, ...], journal: Journal, clock: Clock, before: ShrinkState) -> Outcome:
         """All actions in order; after a failure only the report is still made, and the next move ends the shrink."""
         outcome = Outcome()
         has_failed = False
@@ -226,6 +228,7 @@ class Task:
                 continue
             if has_failed:
                 continue
+            began = clock.now()
             try:
                 outcome = self._do(action, journal, outcome)
             except ActuatorError as error:
@@ -236,6 +239,8 @@ class Task:
                 # A failed restore is tried again at the next tick, any other failure leads to a restore right now.
                 outcome = replace(outcome, wants_look=not isinstance(action, RestoreHigh | DropJournal))
                 _log.error("action failed", extra={"shrink": str(self.subject.key), "action": type(action).__name__, "error": str(error)})
+            if isinstance(action, Reclaim):
+                self.reclaim_seconds += max(0.0, clock.now() - began)
         return outcome
 
     def _stay_out(self, journal: Journal) -> None:

@@ -26,7 +26,8 @@ from vpa_ippr.cli.logs import configure_logging
 
 if TYPE_CHECKING:
     from vpa_ippr.actuator.policy import Policy
-    from vpa_ippr.cluster.rest import Connection
+    from vpa_ippr.cli.actuator_telemetry import NodeTelemetry
+    from vpa_ippr.cluster.rest import Connection, Observe
 
 
 @click.group(invoke_without_command=True)
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @proc_option
 @click.option("--state-dir", type=click.Path(path_type=Path), default=JOURNAL, show_default=True, help="Where the agent's journal is kept.")
 @click.option("--policy-file", type=click.Path(path_type=Path), help="This node's own policy, in TOML.")
+@options.listen_options
 @click.pass_context
 def actuator(
     command: click.Context,
@@ -46,6 +48,7 @@ def actuator(
     proc: Path,
     state_dir: Path,
     policy_file: Path | None,
+    listen: tuple[str, int] | None,
 ) -> int:
     """Bring the memory of this node's containers below lower limits, step by step, and put everything back when stopped.
 
@@ -56,7 +59,7 @@ def actuator(
         return EXIT_DONE
     if not node_name:
         raise click.UsageError("Missing option '--node-name' (env var: 'NODE_NAME').", command)
-    return _run_agent(_connection(kubeconfig, context), node_name, Place(cgroup_root, proc, state_dir), policy_file)
+    return _run_agent(_connection(kubeconfig, context), node_name, Place(cgroup_root, proc, state_dir), policy_file, listen)
 
 
 for tool in (shrink, restore, status, guard):
@@ -88,17 +91,29 @@ def _policy(policy_file: Path | None) -> Policy:
     return load_policy(policy_file, node_policy())
 
 
-def _run_agent(connection: Connection, node_name: str, place: Place, policy_file: Path | None) -> int:
+def _telemetry(place: Place, listen: tuple[str, int] | None) -> NodeTelemetry | None:
+    if listen is None:
+        return None
+    from vpa_ippr.cli.actuator_telemetry import NodeTelemetry
+
+    return NodeTelemetry(place)
+
+
+def _run_agent(connection: Connection, node_name: str, place: Place, policy_file: Path | None, listen: tuple[str, int] | None) -> int:
     from vpa_ippr.actuator.agent import Agent, Surroundings
     from vpa_ippr.actuator.alarms import PressureAlarms
     from vpa_ippr.actuator.cgroupfs import CgroupFsFinder
     from vpa_ippr.actuator.features import probe
     from vpa_ippr.actuator.journal import open_journal, read_boot_id
     from vpa_ippr.actuator.node_state import NodeState, ProcNode
+    from vpa_ippr.actuator.ports import Unobserved
     from vpa_ippr.actuator.pressing_watch import start_pressing_watch
     from vpa_ippr.cluster.node_port import NodePort
     from vpa_ippr.cluster.rest import Rest
 
+    told = _telemetry(place, listen)
+    observe: Observe = told.observe_request if told is not None else lambda _method, _status, _seconds: None
+    observer = told.agent if told is not None else Unobserved()
     probe(place.cgroup_root, place.proc).require()
     policy = _policy(policy_file)
     # Not at intervals: each round says when the next one is due, which is seconds while memory is brought down.
@@ -106,14 +121,19 @@ def _run_agent(connection: Connection, node_name: str, place: Place, policy_file
         journal = open_journal(place.state_dir, read_boot_id(place.proc), clock)
         # A shrink without the cluster that used this directory and died: the agent knows containers only.
         for restorer in restorers([place.state_dir], cgroups, place.proc):
-            restorer.settle_own(journal, only_standalone=True)
+            for outcome in restorer.settle_own(journal, only_standalone=True):
+                if not outcome.error:
+                    observer.recovered(outcome.verdict)
         # One thread watches the guards and talks to the API: it must never be blind for long, and asks again at the next poll anyway.
-        port, watch_port = (NodePort(Rest(connection, timeout_seconds=2.0, retries=0), clock) for _ in range(2))
+        port, watch_port = (NodePort(Rest(connection, timeout_seconds=2.0, retries=0, observe=observe), clock) for _ in range(2))
         alarms = stack.enter_context(contextlib.closing(PressureAlarms()))
-        around = Surroundings(NodeState(ProcNode(place.proc), policy), port, alarms, clock.resync)
+        around = Surroundings(NodeState(ProcNode(place.proc), policy), port, alarms, clock.resync, observer)
         agent = Agent(node_name, port, port, cgroups.finder, journal, clock, policy, around)
         # Its own: the watch is another thread.
         finder = stack.enter_context(contextlib.closing(CgroupFsFinder(place.cgroup_root, place.proc)))
-        stack.enter_context(contextlib.closing(start_pressing_watch(node_name, watch_port, finder, clock)))
+        pressing_port = told.counting(watch_port) if told is not None else watch_port
+        if told is not None:
+            stack.enter_context(told.serving(listen))
+        stack.enter_context(contextlib.closing(start_pressing_watch(node_name, pressing_port, finder, clock)))
         agent.run(stopped)
     return EXIT_DONE

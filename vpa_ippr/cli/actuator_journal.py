@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vpa_ippr.api.errors import EXIT_DONE, EXIT_FAILED, ActuatorError
+from vpa_ippr.cli import options
 from vpa_ippr.cli.actuator_options import (
     cgroup_root_option,
     journals_option,
@@ -20,7 +23,7 @@ from vpa_ippr.cli.actuator_options import (
 )
 
 if TYPE_CHECKING:
-    from vpa_ippr.actuator.deadman import Restorer
+    from vpa_ippr.actuator.deadman import Observer, Restorer
     from vpa_ippr.actuator.journal import Entry
     from vpa_ippr.actuator.node_cgroups import NodeCgroups
 
@@ -80,7 +83,8 @@ def status(state_dirs: tuple[Path, ...], cgroup_root: Path, proc: Path, form: st
 @journals_option
 @cgroup_root_option
 @proc_option
-def guard(state_dirs: tuple[Path, ...], cgroup_root: Path, proc: Path) -> int:
+@options.listen_options
+def guard(state_dirs: tuple[Path, ...], cgroup_root: Path, proc: Path, listen: tuple[str, int] | None) -> int:
     """Watch journals, and put back what a process that has died or hangs has left.
 
     Runs beside the agent, as a container of its own, until it is stopped.
@@ -90,9 +94,25 @@ def guard(state_dirs: tuple[Path, ...], cgroup_root: Path, proc: Path) -> int:
     from vpa_ippr.cli.schedule import stop_signals
 
     clock = BootClock()
-    with stop_signals(clock.stop), node_cgroups(cgroup_root, proc) as cgroups:
-        DeadMan(restorers(state_dirs, cgroups, proc), clock).run()
+    with stop_signals(clock.stop), node_cgroups(cgroup_root, proc) as cgroups, _observed(state_dirs, cgroup_root, listen) as observer:
+        DeadMan(restorers(state_dirs, cgroups, proc), clock, observer).run()
     return EXIT_DONE
+
+
+@contextlib.contextmanager
+def _observed(state_dirs: tuple[Path, ...], cgroup_root: Path, listen: tuple[str, int] | None) -> Iterator[Observer | None]:
+    if listen is None:
+        yield None
+        return
+    from vpa_ippr.cli.actuator_telemetry import DeadManTelemetry
+    from vpa_ippr.cli.exposition import serving
+    from vpa_ippr.cluster.telemetry import Telemetry
+
+    telemetry = Telemetry()
+    observer = DeadManTelemetry(telemetry, state_dirs)
+    healthy, ready = observer.probes(cgroup_root)
+    with serving(telemetry, listen, healthy=healthy, ready=ready):
+        yield observer
 
 
 def _row(entry: Entry, cgroups: NodeCgroups, restorer: Restorer, *, is_locked: bool, now: float) -> dict[str, Any]:

@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def serving(telemetry: Telemetry, listen: tuple[str, int] | None, *, ready: Mapping[str, Probe] | None = None) -> Iterator[None]:
+def serving(
+    telemetry: Telemetry,
+    listen: tuple[str, int] | None,
+    *,
+    healthy: Mapping[str, Probe] | None = None,
+    ready: Mapping[str, Probe] | None = None,
+) -> Iterator[None]:
     """Serve it within the block; nothing is served when no address is given.
 
     Raises:
@@ -22,5 +28,5 @@ def serving(telemetry: Telemetry, listen: tuple[str, int] | None, *, ready: Mapp
         return
     from vpa_ippr.cluster.telemetry import Exposition
 
-    with Exposition(telemetry, listen, ready=ready or {}):
+    with Exposition(telemetry, listen, healthy=healthy or {}, ready=ready or {}):
         yield

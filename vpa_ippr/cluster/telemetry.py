@@ -41,13 +41,12 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 class _Series(Generic[M]):
     """One metric, with a child for each combination of its labels' values."""
 
-    def __init__(self, metric: M, labels: Mapping[str, Iterable[str]]) -> None:
+    def __init__(self, metric: M, labels: Mapping[str, Iterable[str]], only: Iterable[Sequence[str]] | None = None) -> None:
         self._name = str(metric)
         self._names = tuple(labels)
-        values = [tuple(map(str, of_one)) for of_one in labels.values()]
-        self._children: dict[tuple[str, ...], M] = {
-            chosen: metric.labels(*chosen) if chosen else metric for chosen in itertools.product(*values)
-        }
+        every = itertools.product(*labels.values()) if only is None else only
+        combinations = [tuple(map(str, chosen)) for chosen in every]
+        self._children: dict[tuple[str, ...], M] = {chosen: metric.labels(*chosen) if chosen else metric for chosen in combinations}
 
     def _child(self, labels: Mapping[str, str]) -> M:
         child = self._children.get(tuple(str(labels[name]) for name in self._names)) if labels.keys() == set(self._names) else None
@@ -92,6 +91,11 @@ class Telemetry:
         if not name.endswith("_total"):
             raise ValueError(f"counter {name}: the name of a counter ends with _total")
         return Counter(prometheus_client.Counter(PREFIX + name, text, tuple(labels), registry=self._registry), labels)
+
+    def counter_of(self, name: str, text: str, labels: Sequence[str], combinations: Iterable[Sequence[str]]) -> Counter:
+        """A new counter of which not every value of a label goes with every value of another."""
+        metric = prometheus_client.Counter(PREFIX + name, text, tuple(labels), registry=self._registry)
+        return Counter(metric, dict.fromkeys(labels, ()), combinations)
 
     def gauge(self, name: str, text: str, **labels: Iterable[str]) -> Gauge:
         """A new gauge; its name says the unit and gets the prefix ``vpa_ippr_``."""
