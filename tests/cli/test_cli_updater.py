@@ -99,6 +99,15 @@ class TestMetrics:
         assert found["vpa_ippr_pods_held_back", "Other"] == 0
         assert found["vpa_ippr_resize_reverts_total", "DeferredTooLong"] == 1
 
+    def test_what_disruption_budgets_were_charged_and_have_left(self):
+        telemetry = Telemetry()
+        updater = UpdaterTelemetry(telemetry)
+        for disturbed, left in ((2, 3), (1, 0)):
+            updater.timed(lambda disturbed=disturbed, left=left: UpdateResult((), disturbed, left))
+        found = samples(telemetry)
+        assert found["vpa_ippr_disruptions_total",] == 3
+        assert found["vpa_ippr_disruption_budget",] == 0
+
     def test_how_long_a_resize_took(self):
         found = self.counted([(OutcomeCode.COMPLETED, "", "", 7.0), (OutcomeCode.COMPLETED, "", "", 3.0)])
         assert found["vpa_ippr_resize_seconds_sum",] == 10.0

@@ -120,6 +120,12 @@ def test_replicas_that_are_remembered_from_before_a_scaling_never_widen_the_budg
     assert len(stage.cluster.resizes) == restarted
 
 
+def test_a_cycle_tells_what_was_charged_to_budgets_and_what_they_have_left():
+    stage = Stage(*web_pods(RESTARTS, 10), vpas=(a_vpa(UP),), canary="off", max_resizes_per_minute=3)
+    result = stage.updater.run_cycle()
+    assert (result.disturbed, result.may_be_disturbed) == (3, 2)
+
+
 # -- evictions
 
 

@@ -45,6 +45,10 @@ class UpdaterTelemetry:
         self._seconds = telemetry.histogram("resize_seconds", "Seconds from a resize's request to its completion.", _RESIZE_SECONDS)
         self._pods = telemetry.gauge("pods", "Pods by what the last cycle found.", outcome=OutcomeCode)
         self._held = telemetry.gauge("pods_held_back", "Pods of which a change is due and not made, by reason.", reason=_REFUSALS)
+        self._disturbed = telemetry.counter("disruptions_total", "Pods restarted or evicted, as charged to disruption budgets.")
+        self._budget = telemetry.gauge(
+            "disruption_budget", "Pods that the budgets of the workloads that asked would bear besides, as of the last cycle."
+        )
         self._reliefs = telemetry.histogram(
             "relief_seconds",
             "Seconds from when a container was seen at its memory limit to the resize that gives it more.",
@@ -63,6 +67,8 @@ class UpdaterTelemetry:
         self._cycles.observe(monotonic() - began)
         self._last.set(time.time())
         self.count(result.outcomes)
+        self._disturbed.inc(result.disturbed)
+        self._budget.set(result.may_be_disturbed)
         return result
 
     def relieved(self, relieve: Callable[[], UpdateResult]) -> UpdateResult:

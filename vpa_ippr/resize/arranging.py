@@ -71,6 +71,13 @@ class Budgets:
         for pdb in world.pdbs:
             self._pdbs[pdb.metadata.namespace] += (pdb,)
         self._made: dict[ObjectKey, Budget] = {}
+        self.taken = 0
+        """Pods that are or were about to be disturbed."""
+
+    @property
+    def left(self) -> int:
+        """How many more pods of the workloads that were asked about may be disturbed."""
+        return sum(budget.left for budget in self._made.values())
 
     def copy(self) -> Budgets:
         """The same, to be charged with what may yet be held back."""
@@ -90,6 +97,7 @@ class Budgets:
         """The pod is about to be disturbed."""
         budget = self.of(vpa).taking(pod)
         self._made[vpa.key], self._pdbs[vpa.metadata.namespace] = budget, budget.pdbs
+        self.taken += 1
 
 
 def arrange(

@@ -64,6 +64,11 @@ class Budget:
             else {},
         )
 
+    @property
+    def left(self) -> int:
+        """How many more pods that serve may be disturbed at the same time."""
+        return 0 if self.live < self.least else max(0, len(self.serving) - (self.configured - self.tolerance))
+
     def allows(self, pod: Pod) -> str | None:
         """None when ``pod`` may be disturbed now, else why not."""
         if self.live < self.least:

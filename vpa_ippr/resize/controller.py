@@ -113,7 +113,7 @@ class Updater:
             key = ObjectKey(orphan.metadata.namespace, orphan.spec.pod.name)
             swept = self._guarded(key, None, partial(self._turn.shrinks.sweep, orphan, self._clock.now()))
             outcomes += [swept] if swept is not None else []
-        result = UpdateResult((*outcomes, *self._in_between))
+        result = UpdateResult((*outcomes, *self._in_between), budgets.taken, budgets.left)
         self._in_between = []
         logger.info("updater cycle done", extra={"pods": len(world.pods), **{code.value: n for code, n in result.counts().items()}})
         return result

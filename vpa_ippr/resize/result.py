@@ -33,9 +33,15 @@ class PodOutcome:
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """The outcomes of a cycle."""
+    """The outcomes of a cycle.
+
+    ``disturbed``: pods that were charged to a disruption budget, for a restart or an eviction. ``may_be_disturbed``: how many more pods the
+    budgets of the workloads that asked would have borne, their PodDisruptionBudgets apart.
+    """
 
     outcomes: tuple[PodOutcome, ...]
+    disturbed: int = 0
+    may_be_disturbed: int = 0
 
     @property
     def failures(self) -> tuple[PodOutcome, ...]:
