@@ -99,7 +99,6 @@ def no_cgroup(world: World) -> None:
     [
         (young, Phase.REFUSED, "StartupGrace"),
         (deferred, Phase.REFUSED, "ResizePending"),
-        (resizing, Phase.REFUSED, "ResizeInProgress"),
         (not_started, Phase.REFUSED, "StartupGrace"),
         (deleting, Phase.REFUSED, "PodDeleting"),
         (in_guest, Phase.REFUSED, "VmRuntime"),
@@ -122,6 +121,23 @@ def test_ends_before_a_look(state_dir, given, phase, reason):
     status = world.run_until(uid)
     assert (status.phase, status.reason) == (phase, reason)
     assert kernel.written == []
+
+
+@pytest.mark.parametrize("is_called_off", [False, True])
+def test_a_pod_that_is_just_being_resized_is_waited_for(state_dir, is_called_off):
+    world = World(state_dir, QUICK)
+    kernel = world.add(cache())
+    pod, uid = world.api.pods[POD], world.ask(deadline_seconds=120)
+    resizing(world)
+    for _ in range(300):
+        world.tick()
+    assert world.status(uid).phase is Phase.PENDING
+    assert kernel.written == []
+    if is_called_off:
+        world.abort(uid)
+    else:
+        world.api.pods[POD] = pod
+    assert world.run_until(uid).phase is (Phase.ABORTED if is_called_off else Phase.DONE)
 
 
 def test_node_that_cannot_shrink_says_why(state_dir, monkeypatch):

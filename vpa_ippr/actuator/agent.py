@@ -21,7 +21,7 @@ from vpa_ippr.actuator.node_state import NodeState
 from vpa_ippr.actuator.policy import Policy
 from vpa_ippr.actuator.policy_overrides import merge
 from vpa_ippr.actuator.ports import Alarms, ConditionPort, Effort, LaunchPort, Observer, ShrinkPort, Unobserved
-from vpa_ippr.actuator.preflight import no_longer, preflight
+from vpa_ippr.actuator.preflight import is_being_resized, no_longer, preflight
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.restoring import Drop, Restore, decide, look
 from vpa_ippr.actuator.state import Ending, begin
@@ -32,7 +32,7 @@ from vpa_ippr.api.cluster import EventType
 from vpa_ippr.api.errors import ActuatorError, ClusterError, ValidationError
 from vpa_ippr.api.meta import ObjectKey
 from vpa_ippr.api.pod import Pod
-from vpa_ippr.api.shrink import MemoryShrink, Phase
+from vpa_ippr.api.shrink import Intent, MemoryShrink, Phase
 from vpa_ippr.api.timestamps import parse_time
 from vpa_ippr.api.validation import validate_shrink
 from vpa_ippr.cluster.rest import ApiError
@@ -298,6 +298,8 @@ class Agent:
             _log.warning("cannot read the pod of a shrink: tries again", extra={"shrink": str(shrink.key), "error": str(error)})
             self._is_cut_off = not isinstance(error, ApiError)
             return
+        if is_being_resized(pod) and shrink.spec.intent is Intent.PREPARE and shrink.status.phase in _UNTOUCHED:
+            return  # its deadline has not begun; a resize that does not end is taken back by the updater, and the shrink called off
         policy, verdict = self._policy_of(shrink)
         if shrink.status.phase not in _UNTOUCHED:
             message = f"the agent was restarted in phase {shrink.status.phase} and nothing was left in its journal"

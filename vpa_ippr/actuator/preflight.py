@@ -32,6 +32,11 @@ def preflight(shrink: MemoryShrink, pod: Pod | None, policy: Policy, now: float)
     return next(_refusals(shrink, pod, status, policy, now), None)
 
 
+def is_being_resized(pod: Pod | None) -> bool:
+    """True while the kubelet carries a resize out: mostly the very one whose other half the shrink is, so it is waited for."""
+    return pod is not None and _true_condition(pod, POD_RESIZE_IN_PROGRESS) is not None
+
+
 def no_longer(pod: Pod | None, pod_uid: str, container_name: str, *, was_ready: bool) -> Ending | None:
     """Why a shrink under way must end, by what the kubelet says of its pod; None when it may go on.
 
@@ -60,7 +65,7 @@ def was_oom_killed(pod: Pod | None, container_name: str, container_id: str) -> b
 
 def _refusals(shrink: MemoryShrink, pod: Pod, status: ContainerStatus, policy: Policy, now: float) -> Iterator[Ending]:
     namespace, runtime = shrink.metadata.namespace, pod.spec.runtime_class_name or ""
-    pending, moving = (_true_condition(pod, kind) for kind in (POD_RESIZE_PENDING, POD_RESIZE_IN_PROGRESS))
+    pending = _true_condition(pod, POD_RESIZE_PENDING)
     if pod.is_mirror:
         yield _refused(Reason.STATIC_POD, "a static pod cannot be resized: its file on the node is the truth")
     if any(fnmatchcase(namespace, pattern) for pattern in policy.excluded_namespaces):
@@ -71,8 +76,6 @@ def _refusals(shrink: MemoryShrink, pod: Pod, status: ContainerStatus, policy: P
         yield _refused(Reason.POD_DELETING, "the pod is being deleted")
     if pending is not None:
         yield _refused(Reason.RESIZE_PENDING, f"a resize of the pod is {pending.reason or 'pending'}: another would queue behind it")
-    if moving is not None:
-        yield _refused(Reason.RESIZE_IN_PROGRESS, f"a resize of the pod is under way {moving.reason}".rstrip())
     if status.started is False:
         yield _refused(Reason.STARTUP_GRACE, f"the startup probe of {status.name} has not succeeded yet")
     age = now - _started_at(status)

@@ -40,7 +40,6 @@ class Reason(enum.StrEnum):
     STARTUP_GRACE = "StartupGrace"
     STATIC_POD = "StaticPod"
     RESIZE_PENDING = "ResizePending"
-    RESIZE_IN_PROGRESS = "ResizeInProgress"
     EXCLUDED_NAMESPACE = "ExcludedNamespace"
     VM_RUNTIME = "VmRuntime"
     POD_MEMORY = "PodMemory"

@@ -76,7 +76,6 @@ _ONLY_REFUSED = frozenset(
         Reason.STARTUP_GRACE,
         Reason.STATIC_POD,
         Reason.RESIZE_PENDING,
-        Reason.RESIZE_IN_PROGRESS,
         Reason.EXCLUDED_NAMESPACE,
         Reason.VM_RUNTIME,
         Reason.NODE_PACE,
