@@ -122,14 +122,8 @@ class Container:
         log = Path(f"/run/wl-{os.getpid()}-{next(_numbers)}.log")
         words = [f"{key}={value}" for key, value in options.items()]
         procs = (into or self.path) / "cgroup.procs"
-
-        def enter() -> None:
-            # Before the program is run, as a runtime does it: its text is charged to whom first reads it.
-            procs.write_text("0")
-            # A busy one takes what CPU there is; who watches and shrinks it is not to wait for that, for on a node there are more than two.
-            os.nice(10)
-
-        process = subprocess.Popen([str(self.program), str(log), mode, *words], preexec_fn=enter)  # noqa: PLW1509
+        # Into the cgroup before the program is run, as a runtime does it: its text is charged to whom first reads it.
+        process = subprocess.Popen([str(self.program), str(log), mode, *words], preexec_fn=lambda: procs.write_text("0"))  # noqa: PLW1509
         started = Workload(process, log)
         self.workloads.append(started)
         if wait:

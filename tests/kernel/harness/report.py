@@ -85,8 +85,10 @@ _INTRODUCTION = """
 # The actuator on real kernels
 
 Made by `PYTHONPATH=tests python -m kernel.harness.report` from what `make test-kernel` measured; do not edit. Debian's kernels under QEMU
-without hardware virtualisation, two emulated CPUs and 2.3 GiB: {kernels}. Every figure is a range over the runs where there is more than
-one. `KERNEL_SET=long` runs all rows and repeats them. Workloads: `tests/kernel/workloads/wl.c`.
+without hardware virtualisation, two emulated CPUs and 1.5 to 2.3 GiB:
+{kernels}.
+Every figure is a range over the runs where there is more than one. `KERNEL_SET=long` runs all rows and repeats them. Workloads:
+`tests/kernel/workloads/wl.c`.
 
 Emulation makes CPU dear and disks cheap, and rows run beside one another: seconds are larger than on a real machine, and the throughput
 before and after is of a machine that others share. Stall is what PSI counted for the container (`some`) from the first look to the last.
@@ -115,9 +117,11 @@ them one each with nobody to raise the limit.
 _NOT_SHOWN = """
 ## What is not shown
 
-- Nodes without any CPU to spare: with eleven shrinks at once on these two CPUs (6.12), two that had been started for cold cache and two for
-  a foreign write were reverted as `Stuck`, because the process that writes `memory.reclaim` did not come to run within its ten seconds; all
-  was put back and nobody was hurt, but the reason is not the true one. With more of it they expired while observing.
+- Nodes without any CPU to spare: with eleven shrinks at once on these two CPUs (6.12), one that had been started for cold cache, one for hot
+  cache and two for a foreign write were reverted as `Stuck`, because the process that writes `memory.reclaim` did not come to run within its
+  ten seconds; all was put back and nobody was hurt, but the reason is not the true one. With more of it they expired while observing. Those
+  runs are not in the tables.
+- The rows that are not in the tables: they are written, and have not been measured yet.
 - Real disks and real CPUs: the absolute cost of a revert on a busy database has to be measured where it runs.
 - 512 MiB and more: the guests are small. Shares, not sizes, decide in most rules; the floors in MiB are scaled as above.
 - The kubelet and the API in the loop: the commit is a write of `memory.max`; a real kubelet, with its own checks, takes seconds.
@@ -130,7 +134,7 @@ _BASELINE_HEAD = ("written", "workload", "kernel", "runs", "alive", "stalled %",
 _EVENT_HEAD = ("row", "kernel", "runs", "outcome", "seconds", "stall s", "memory.high at the end", "OOM kills")
 _COMMIT_HEAD = ("MiB more", "kernel", "runs", "not killed", "outcome")
 _KILLED_HEAD = ("row", "kernel", "runs", "memory.high then", "healed after s", "memory.high", "memory.max MiB", "OOM kills")
-_RAMP_HEAD = ("MiB/s asked", "kernel", "real pace", "told at MiB", "saved", "alone")
+_RAMP_HEAD = ("MiB/s asked", "kernel", "real pace", "told at MiB", "saved", "killed", "alone")
 
 
 def _shrink_cells(key: tuple[str, str], same: Sequence[Run]) -> tuple[str, ...]:
@@ -227,6 +231,7 @@ def _ramps(found: Iterable[Run]) -> Iterator[tuple[str, ...]]:
             _range(guarded, lambda one: one["pace_mib"], 1),
             _range(guarded, lambda one: one["told_at_mib"], 0),
             f"{saved} of {len(guarded)} ({100 * saved / len(guarded):.0f} %)",
+            str(sum(one["oom_kills"] > 0 for one in guarded)),
             f"{sum(one['is_saved'] for one in alone)} of {len(alone)}",
         )
 

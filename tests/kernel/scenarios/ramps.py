@@ -88,12 +88,13 @@ def _ramp(guest: Guest, rate: int, updater: _Updater | None) -> dict[str, Any]:
     workload = container.start("leak", size=START_MIB, rate=rate)
     began = time.monotonic()
     patience = began + 3 * (PASSED_MIB - START_MIB) / rate + 60
-    told_usage = None
-    while workload.is_alive and container.usage_mib < PASSED_MIB and time.monotonic() < patience:
+    told_usage, usage = None, 0.0
+    while workload.is_alive and usage < PASSED_MIB and time.monotonic() < patience:
+        usage = container.usage_mib
         if updater is not None and told_usage is None and container.container_id in updater.told_at:
             told_usage = container.usage_mib
         time.sleep(0.05)
-    seconds, usage = time.monotonic() - began, container.usage_mib
+    seconds = time.monotonic() - began
     kills = container.table("memory.events")["oom_kill"]
     if updater is not None:
         del updater.containers[container.container_id]
