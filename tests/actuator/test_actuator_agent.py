@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -316,3 +317,13 @@ def test_agent_stays_light():
     code = "import sys, vpa_ippr.actuator.agent, vpa_ippr.actuator.cgroupfs; print(*{m.split('.')[0] for m in sys.modules})"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"numpy", "scipy", "pandas", "kubernetes", "pyarrow", "requests", "typer"} & set(out)
+
+
+def test_looks_that_come_a_little_late_are_no_gap_in_short_windows(state_dir):
+    world = World(state_dir, replace(QUICK, settle_seconds=1.0, tick_seconds=1.0))
+    world.add(cache())
+    uid = world.ask()
+    for _ in range(300):
+        world.tick()
+        world.clock.time += 0.3
+    assert world.status(uid).phase is Phase.HOLDING

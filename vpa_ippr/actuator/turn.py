@@ -21,6 +21,8 @@ from vpa_ippr.actuator.state import (
 )
 from vpa_ippr.api.shrink import Phase
 
+_LATE_TICKS = 5
+
 Result = tuple[ShrinkState, tuple[Action, ...]]
 Move = Result | Ending
 """What a phase answers: go on like this, or end like that."""
@@ -51,7 +53,9 @@ class Turn:
     def was_blind(self) -> bool:
         """True when so long nobody looked (a suspended node, an agent that was held up) that the time in between proves nothing."""
         samples = self.state.samples
-        return len(samples) > 1 and samples[-1].at - samples[-2].at > self.policy.settle_seconds
+        # Looks that come a little late are no gap, however short the windows.
+        longest = max(self.policy.settle_seconds, _LATE_TICKS * self.policy.tick_seconds)
+        return len(samples) > 1 and samples[-1].at - samples[-2].at > longest
 
     @property
     def original(self) -> Original:

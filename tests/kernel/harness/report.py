@@ -117,8 +117,8 @@ them one each with nobody to raise the limit.
 _NOT_SHOWN = """
 ## What is not shown
 
-- Nodes without any CPU to spare: with eleven shrinks at once on these two CPUs (6.12), one that had been started for cold cache, one for hot
-  cache and two for a foreign write were reverted as `Stuck`, because the process that writes `memory.reclaim` did not come to run within its
+- Nodes without any CPU to spare: with eleven shrinks at once on these two CPUs (6.12), one that was started for cold cache, one for hot
+  cache and two for a foreign write were reverted as `Stuck`: the process that writes `memory.reclaim` did not come to run within its
   ten seconds; all was put back and nobody was hurt, but the reason is not the true one. With more of it they expired while observing. Those
   runs are not in the tables.
 - The rows that are not in the tables: they are written, and have not been measured yet.
