@@ -168,7 +168,7 @@ def test_recoveries(observed, happens, verdict):
 def test_lost_api(observed):
     world = observed.world
     world.tick()
-    assert observed.found["actuator_cut_off",] == 0
+    assert (observed.found["actuator_cut_off",], observed.found["actuator_loops_total",]) == (0, 1)
     world.api.down = True
     world.clock.time += 60
     world.tick()

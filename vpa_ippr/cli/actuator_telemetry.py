@@ -168,6 +168,7 @@ class AgentTelemetry:
         self._reclaim_seconds = telemetry.counter("actuator_reclaim_seconds_total", "Seconds that it took over that.")
         self._foreign = telemetry.counter("actuator_foreign_writes_total", "Times that another hand wrote over a guard.")
         self._cut_off = telemetry.gauge("actuator_cut_off", "1 while the API server cannot be reached.")
+        self._loops = telemetry.counter("actuator_loops_total", "Times that all shrinks were looked at.")
         self._pulse = Pulse(telemetry, "actuator_last_loop_timestamp_seconds", "When all shrinks were last looked at.", monotonic)
         telemetry.follow("actuator_journal_entries", "Entries in the journal.", partial(count_entries, journal))
         self._excess: dict[str, _Excess] = {}
@@ -197,6 +198,7 @@ class AgentTelemetry:
             self._under_way.set(found[phase], phase=phase)
         self._cut_off.set(is_cut_off)
         self._left_over = left_over
+        self._loops.inc()
         self._pulse.beat()
 
     def probes(self, cgroup_root: Path) -> tuple[dict[str, Probe], dict[str, Probe]]:

@@ -35,7 +35,7 @@ MODULES = ("virtio_pci", "virtio_blk", "zram", "lzo-rle", "ext4")
 _LEFT_OUT = frozenset(
     {
         "site-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip", "pydoc_data", "distutils",
-        "sqlite3", "unittest", "venv", "wsgiref", "xmlrpc", "dbm", "curses", "__pycache__",
+        "sqlite3", "unittest", "venv", "xmlrpc", "dbm", "curses", "__pycache__",
     }
 )  # fmt: skip
 _LEFT_OUT_SUFFIXES = (".a", ".o", ".pyi", ".txt", ".html")

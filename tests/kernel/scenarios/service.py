@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -39,7 +39,7 @@ _LISTEN = 9090
 _PATIENCE_SECONDS = 120.0
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 # Sizes of a small guest, and what emulation would make of pressure; the pace is the default one.
-_POLICY = """
+POLICY = """
 min_shrink_bytes = "16Mi"
 margin_min_bytes = "4Mi"
 reserve_min_bytes = "4Mi"
@@ -51,7 +51,7 @@ hard_memory_some_percent = 60.0
 hard_memory_full_percent = 60.0
 hard_io_some_percent = 90.0
 """
-_AGENT = """
+AGENT = """
 import sys
 import vpa_ippr.cluster.rest as rest
 rest.in_cluster_connection = lambda: rest.Connection(base_url="http://127.0.0.1:{port}")
@@ -65,13 +65,13 @@ def cost(guest: Guest, containers: int, shrinks: int, idle_seconds: float, busy_
     """Memory and CPU time of the agent while nothing is asked of it, and while it carries out shrinks; ``containers`` in all."""
     _bring_loopback_up()
     made = [_inhabited(guest, CACHE_MIB if number < shrinks else 0, number) for number in range(containers)]
-    with _api(made) as api, _agent(api.port) as agent:
-        _wait(lambda: api.counts["memoryshrinks"] > 0, "the agent lists no shrinks")
+    with serve_api(made) as api, _agent(api.port) as agent:
+        agent.wait(lambda: api.counts["memoryshrinks"] > 0)
         started_seconds = time.monotonic() - agent.began
         time.sleep(settle_seconds)
         idle = agent.spent_over(idle_seconds, api)
         api.ask(made[:shrinks])
-        _wait(lambda: api.under_way() == shrinks, f"not all shrinks are taken up: {api.phases()}")
+        agent.wait(lambda: api.under_way() == shrinks)
         busy = agent.spent_over(busy_seconds, api)
         metrics, took_seconds = agent.scrape()
         return {
@@ -83,30 +83,30 @@ def cost(guest: Guest, containers: int, shrinks: int, idle_seconds: float, busy_
             "scrape": {
                 "seconds": round(took_seconds, 3),
                 "bytes": len(metrics),
-                "series": sum(b"vpa_ippr" in s for s in metrics.split(b"\n")),
+                "series": sum(line.startswith(b"vpa_ippr") for line in metrics.splitlines()),
             },
             "healthz": agent.get("/healthz").decode(),
             "readyz": agent.get("/readyz").decode(),
-            "yardstick_seconds": yardstick_seconds(),
             "log": agent.log.read_text()[-1500:],
         }
+
+
+def agent_words(listen_port: int) -> list[str]:
+    """The command that the agent is started by, wherever it is measured."""
+    return ["actuator", "--node-name", _NODE, "--listen", f"127.0.0.1:{listen_port}"]
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
 
 
 def _bring_loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
-
-
-def yardstick_seconds() -> float:
-    """CPU time of a fixed piece of Python, by which an emulated processor can be set against a real one: the best of three."""
-    return min(_timed_loop() for _ in range(3))
-
-
-def _timed_loop() -> float:
-    began = time.process_time()
-    table = {number: str(number) for number in range(100_000)}
-    sum(len(table[number]) for number in range(100_000))
-    return time.process_time() - began
 
 
 def _inhabited(guest: Guest, cache_mib: int, number: int) -> Container:
@@ -135,9 +135,9 @@ class _Agent:
         self._cgroup = CGROUPS / "agent"
         self._cgroup.mkdir(exist_ok=True)
         self.log, policy = Path("/run/agent.log"), Path("/run/policy.toml")
-        policy.write_text(_POLICY)
-        words = [sys.executable, "-s", "-c", _AGENT.format(port=port), "actuator", "--node-name", _NODE, "--state-dir", "/run/agent"]
-        words += ["--policy-file", str(policy), "--listen", f"127.0.0.1:{_LISTEN}"]
+        policy.write_text(POLICY)
+        words = [sys.executable, "-s", "-c", AGENT.format(port=port), *agent_words(_LISTEN)]
+        words += ["--state-dir", "/run/agent", "--policy-file", str(policy)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "LC_ALL": "C.UTF-8"}
         procs = self._cgroup / "cgroup.procs"
         self.began = time.monotonic()
@@ -150,16 +150,26 @@ class _Agent:
                 preexec_fn=lambda: procs.write_text("0"),  # noqa: PLW1509
             )
 
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Until it is so; AssertionError with what the agent had to say when that takes too long."""
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            assert time.monotonic() < until, f"status {self.process.poll()}: {self.log.read_text()[-3000:]}"
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(0.05)
+
     def spent_over(self, seconds: float, api: _Api) -> dict[str, Any]:
         """CPU time by the cgroup, helpers included; memory at the end; and what was asked of the API."""
-        cpu, own, requests, began = self._cpu_seconds(), self._own_cpu_seconds(), Counter(api.counts), time.monotonic()
+        loops, requests = self._loops(), Counter(api.counts)
+        cpu, own, began = self._cpu_seconds(), self._own_cpu_seconds(), time.monotonic()
         time.sleep(seconds)
-        assert self.process.poll() is None, self.log.read_text()[-3000:]
         elapsed = time.monotonic() - began
+        cpu, own = self._cpu_seconds() - cpu, self._own_cpu_seconds() - own
         return {
             "seconds": round(elapsed, 1),
-            "cpu_seconds": round(self._cpu_seconds() - cpu, 3),
-            "cpu_seconds_without_helpers": round(self._own_cpu_seconds() - own, 3),
+            "cpu_seconds": round(cpu, 3),
+            "cpu_seconds_without_helpers": round(own, 3),
+            "loops": round(self._loops() - loops),
             "rss_mib": round(self._status_kib("VmRSS") / 1024, 1),
             "peak_mib": round(self._status_kib("VmHWM") / 1024, 1),
             "cgroup_mib": round(int((self._cgroup / "memory.current").read_text()) / MIB, 1) if self._has_memory else None,
@@ -180,6 +190,10 @@ class _Agent:
             with error:
                 found = error.read()
         return found
+
+    def _loops(self) -> float:
+        line = next(line for line in self.get("/metrics").splitlines() if line.startswith(b"vpa_ippr_actuator_loops_total"))
+        return float(line.split()[1])
 
     @property
     def _has_memory(self) -> bool:
@@ -304,7 +318,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def _api(containers: list[Container]) -> Iterator[_Api]:
+def serve_api(containers: list[Container]) -> Iterator[_Api]:
+    """The API server of one node whose containers are these."""
     api, is_over = _Api(containers), threading.Event()
     handler = type("Handler", (_Handler,), {"api": api, "is_over": is_over})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -331,10 +346,3 @@ def _pod(name: str, container: Container) -> Pod:
         spec=PodSpec(containers=[PodContainer("app", resources=limits)], node_name=_NODE),
         status=PodStatus(phase="Running", qos_class=container.qos_class, container_statuses=[status]),
     )
-
-
-def _wait(condition: Any, otherwise: str) -> None:
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < until, otherwise
-        time.sleep(0.05)
