@@ -24,6 +24,7 @@ from vpa_ippr.resize.quota_fit import NO_QUOTA, QuotaRoom
 from vpa_ippr.resize.rate import Bucket, limit_rate
 from vpa_ippr.resize.reasons import RefusalReason
 from vpa_ippr.resize.rollout import Group, RolloutStep, step, waits_for_nobody
+from vpa_ippr.resize.rollout_state import Rollout, read_rollout
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.world import World, pod_id
 
@@ -59,6 +60,11 @@ class Arrangement:
     rollouts: Mapping[ObjectKey, RolloutStep]
     failures: Mapping[ObjectKey, Exception]
     bucket: Bucket | None
+
+    def rollout_of(self, vpa: Vpa) -> Rollout:
+        """Where the VPA's rollout stands after this cycle's step, or as it is written where there was none."""
+        step = self.rollouts.get(vpa.key)
+        return step.state if step is not None else read_rollout(vpa)
 
 
 class Budgets:
@@ -98,6 +104,13 @@ class Budgets:
         budget = self.of(vpa).taking(pod)
         self._made[vpa.key], self._pdbs[vpa.metadata.namespace] = budget, budget.pdbs
         self.taken += 1
+
+    def charge(self, vpa: Vpa, pod: Pod) -> str | None:
+        """Why the pod may not be disturbed now; None when it may, and then it counts as about to be."""
+        refusal = self.of(vpa).allows(pod)
+        if refusal is None:
+            self.take(vpa, pod)
+        return refusal
 
 
 def arrange(
@@ -203,11 +216,10 @@ def _within_budgets(proposals: Iterable[Proposal], budgets: Budgets, held: list[
     affordable: list[Proposal] = []
     for proposal in proposals:
         if proposal.plan.restarts:
-            refusal = budgets.of(proposal.vpa).allows(proposal.view.pod)
+            refusal = budgets.charge(proposal.vpa, proposal.view.pod)
             if refusal is not None:
                 held.append(HeldBack(proposal, RefusalReason.DISRUPTION_BUDGET, refusal))
                 continue
-            budgets.take(proposal.vpa, proposal.view.pod)
         affordable.append(proposal)
     return affordable
 

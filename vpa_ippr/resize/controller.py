@@ -29,7 +29,6 @@ from vpa_ippr.resize.refusal import Answer, classify
 from vpa_ippr.resize.relieving import Reliever
 from vpa_ippr.resize.result import PodOutcome, UpdateResult
 from vpa_ippr.resize.rollout import RolloutStep
-from vpa_ippr.resize.rollout_state import read_rollout
 from vpa_ippr.resize.rollout_writer import RolloutWriter
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
@@ -200,9 +199,8 @@ class Updater:
         self._turn.shrinks.abort_all(world.view(pod, world.vpa_of.get(pod.key), self._clock.now(), self._settings), AbortReason.DEGRADED)
 
     def _settle(self, candidate: EvictionCandidate, world: World, arranged: Arrangement, budgets: Budgets) -> PodOutcome:
-        step, otherwise = arranged.rollouts.get(candidate.vpa.key), candidate.otherwise
-        rollout = step.state if step is not None else read_rollout(candidate.vpa)
-        verdict = self._evictor.judge(candidate, world, budgets, rollout)
+        otherwise = candidate.otherwise
+        verdict = self._evictor.judge(candidate, world, budgets, arranged.rollout_of(candidate.vpa))
         if isinstance(verdict, Keep):
             return self._turn.spare(candidate, verdict)
         outcome = self._evictor.evict(candidate, verdict, budgets)

@@ -197,10 +197,7 @@ class _LazyBudgets:
         """Why the pod may not be disturbed now; None when it may, and then the budget is charged."""
         if self._budgets is None:
             self._budgets = Budgets(read_world(self._cluster), self._settings)
-        refusal = self._budgets.of(vpa).allows(pod)
-        if refusal is None:
-            self._budgets.take(vpa, pod)
-        return refusal
+        return self._budgets.charge(vpa, pod)
 
 
 def _unaffordable(view: View, relief: Relief, budgets: _LazyBudgets | None) -> str | None:

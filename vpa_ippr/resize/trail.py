@@ -23,7 +23,7 @@ from vpa_ippr.resize.proposal import Proposal
 from vpa_ippr.resize.reasons import DueReason, NotDueReason, OutcomeCode, RevertReason
 from vpa_ippr.resize.relief import Plea, Relief, relief_of
 from vpa_ippr.resize.relief_size import Ground
-from vpa_ippr.resize.rollout_state import Rollout, read_rollout
+from vpa_ippr.resize.rollout_state import Rollout
 from vpa_ippr.resize.rules import VersionRules
 from vpa_ippr.resize.settings import Settings
 from vpa_ippr.resize.state import Unsupported
@@ -173,8 +173,7 @@ def _arranged(
     found |= {proposal.view.pod.key: _issued(proposal) for proposal in arrangement.go}
     for candidate in steps:
         if isinstance(candidate, EvictionCandidate):
-            rollout = arrangement.rollouts.get(candidate.vpa.key)
-            state = rollout.state if rollout is not None else read_rollout(candidate.vpa)
+            state = arrangement.rollout_of(candidate.vpa)
             found[candidate.view.pod.key] = _settled(candidate, world, budgets, state, admission, settings)
     reverting = [pod for step in arrangement.rollouts.values() for pod in step.revert]
     return found | {pod.key: NextStep(OutcomeCode.REVERTED, RevertReason.DEGRADED) for pod in reverting}

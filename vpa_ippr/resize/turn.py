@@ -289,7 +289,4 @@ def _unaffordable(view: View, target: dict[str, ContainerResources], budgets: Bu
     # Who does not serve is taken out of service no further, and may serve again by it: it never waits for the others.
     if view.vpa is None or not restarts(view.pod, changes_to(view.pod, target)) or not is_complete(view.pod):
         return None
-    refusal = budgets.of(view.vpa).allows(view.pod)
-    if refusal is None:
-        budgets.take(view.vpa, view.pod)
-    return refusal
+    return budgets.charge(view.vpa, view.pod)
