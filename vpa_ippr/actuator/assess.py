@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vpa_ippr.actuator.cgroup import Snapshot
-from vpa_ippr.actuator.policy import MIB, Policy
+from vpa_ippr.actuator.policy import MIB, Policy, mib
 from vpa_ippr.actuator.reasons import Reason
 
 _KERNEL_KEYS = ("kernel_stack", "pagetables", "slab_unreclaimable", "percpu", "sock", "vmalloc", "sec_pagetables")
@@ -254,8 +254,8 @@ def _judge(found: Assessment, samples: Sequence[Sample], median_floor: float, po
     if growth > found.margin_bytes and last_floor + growth > found.goal_bytes and _is_steady_growth(samples):
         return Verdict(
             Reason.GROWING,
-            f"needs {_mib(last_floor)} and grows by {found.slope_bytes_per_second / MIB:.3f} MiB/s: above the goal of "
-            f"{_mib(found.goal_bytes)} within {policy.horizon_seconds:.0f} s",
+            f"needs {mib(last_floor)} and grows by {found.slope_bytes_per_second / MIB:.3f} MiB/s: above the goal of "
+            f"{mib(found.goal_bytes)} within {policy.horizon_seconds:.0f} s",
             bearable_limit(last_floor + growth + found.reserve_bytes, policy),
         )
     if not found.fits_now:
@@ -274,7 +274,7 @@ def growth_after_commit(samples: Sequence[Sample], target_bytes: int, policy: Po
     if growth <= margin or need + growth <= target_bytes - margin or not _is_steady_growth(samples):
         return None
     message = (
-        f"needs {_mib(need)} and grows by {per_second / MIB:.3f} MiB/s: above {_mib(target_bytes - margin)} "
+        f"needs {mib(need)} and grows by {per_second / MIB:.3f} MiB/s: above {mib(target_bytes - margin)} "
         f"within {policy.horizon_seconds:.0f} s"
     )
     return Verdict(Reason.GROWING_AFTER_COMMIT, message, bearable_limit(need + growth, policy))
@@ -291,8 +291,8 @@ def _is_steady_growth(samples: Sequence[Sample]) -> bool:
 
 
 def _infeasible(found: Assessment, samples: Sequence[Sample], median_floor: float, policy: Policy) -> Verdict:
-    kept = f"{_mib(found.reserve_bytes)} of page cache must stay"
-    room = f"{_mib(found.floor_bytes)} cannot be reclaimed and {kept}, goal {_mib(found.goal_bytes)}"
+    kept = f"{mib(found.reserve_bytes)} of page cache must stay"
+    room = f"{mib(found.floor_bytes)} cannot be reclaimed and {kept}, goal {mib(found.goal_bytes)}"
     top = max(samples, key=lambda s: s.peak_floor_bytes)
     if policy.floor_bytes > max(_peak_floors(samples)):
         return Verdict(Reason.BELOW_FLOOR, f"the floor given with the shrink stands against it: {room}", found.bearable_bytes)
@@ -308,7 +308,7 @@ def _infeasible(found: Assessment, samples: Sequence[Sample], median_floor: floa
         Reason.UNRECLAIMABLE_PROTECTED: top.protected_bytes,
     }
     reason = max(kinds, key=lambda kind: kinds[kind])
-    return Verdict(reason, f"{room}; most of it is {_KIND_WORDS[reason]} ({_mib(kinds[reason])})", found.bearable_bytes)
+    return Verdict(reason, f"{room}; most of it is {_KIND_WORDS[reason]} ({mib(kinds[reason])})", found.bearable_bytes)
 
 
 _KIND_WORDS = {
@@ -328,7 +328,3 @@ def _busy(normal: Rates, policy: Policy) -> Verdict | None:
     if normal.io_some_percent > policy.hard_io_some_percent:
         return Verdict(Reason.BUSY, f"waits for I/O {normal.io_some_percent:.1f} % of the time already: try again when calm")
     return None
-
-
-def _mib(amount_bytes: float) -> str:
-    return f"{amount_bytes / MIB:.1f} MiB"

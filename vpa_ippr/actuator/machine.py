@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from vpa_ippr.actuator import signals
 from vpa_ippr.actuator.assess import Assessment, assess, bearable_limit, growth_after_commit, needs_longer_look, take_sample
-from vpa_ippr.actuator.policy import MIB, Policy
+from vpa_ippr.actuator.policy import MIB, Policy, mib
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.state import (
     DropJournal,
@@ -106,7 +106,7 @@ def _pending(turn: Turn) -> Move:
     if limit is not None and limit <= target:
         return hurt(Reason.LIMIT_NOT_ABOVE, f"memory.max is {limit} already, not above the target {target}")
     if limit is not None and limit - target < max(policy.min_shrink_bytes, policy.min_shrink_ratio * limit):
-        return hurt(Reason.TOO_SMALL, f"{_mib(limit - target)} less of {_mib(limit)} is not worth the disturbance")
+        return hurt(Reason.TOO_SMALL, f"{mib(limit - target)} less of {mib(limit)} is not worth the disturbance")
     if not turn.observation.may_observe:
         return replace(state, samples=(), reason=Reason.WAITING_FOR_TURN, message=turn.observation.wait_message), ()
     observing = enter(state, Phase.OBSERVING, Reason.OBSERVING, f"for {policy.observe_seconds:.0f} s, touching nothing", turn.now)
@@ -143,7 +143,7 @@ def _begin(turn: Turn, plan: Assessment) -> Move:
     if not turn.observation.may_step:
         return replace(state, reason=Reason.WAITING_FOR_TURN, message=turn.observation.wait_message), ()
     pace = start_pace(last.usage_bytes, plan.goal_bytes, state.deadline_at - turn.now, policy)
-    shrinking = enter(state, Phase.SHRINKING, Reason.STEPPING, f"{_mib(last.usage_bytes)} used, goal {_mib(plan.goal_bytes)}", turn.now)
+    shrinking = enter(state, Phase.SHRINKING, Reason.STEPPING, f"{mib(last.usage_bytes)} used, goal {mib(plan.goal_bytes)}", turn.now)
     shrinking = replace(shrinking, plan=plan, pace=pace, samples=(last,), floor_bytes=plan.bearable_bytes)
     return shrink(replace(turn, state=shrinking))
 
@@ -156,7 +156,7 @@ def _out_of_reach(turn: Turn, plan: Assessment) -> Ending | None:
         besides = pod.usage_bytes - snapshot.usage_bytes - (pod.max_bytes - limit)
         if besides + kept > plan.guard_bytes:
             message = (
-                f"the pod uses {_mib(besides)} besides its containers' limits (tmpfs, cache of dead containers) and {_mib(kept)} must stay"
+                f"the pod uses {mib(besides)} besides its containers' limits (tmpfs, cache of dead containers) and {mib(kept)} must stay"
             )
             return hurt(Reason.POD_MEMORY, message, bearable_limit(besides + kept, policy))
     speed = turn.observation.pace_bytes_per_second
@@ -165,7 +165,7 @@ def _out_of_reach(turn: Turn, plan: Assessment) -> Ending | None:
         reached = snapshot.usage_bytes - _SURE_SHARE_OF_PACE * speed * seconds
         if reached > plan.goal_bytes:
             rate = f"{60 * speed / MIB:.0f} MiB a minute on this node"
-            message = f"{rate} come down to {_mib(reached)} by the deadline, goal {_mib(plan.goal_bytes)}"
+            message = f"{rate} come down to {mib(reached)} by the deadline, goal {mib(plan.goal_bytes)}"
             return hurt(Reason.NODE_PACE, message, bearable_limit(reached, policy))
     return None
 
@@ -181,7 +181,7 @@ def _committed(turn: Turn) -> Move:
         growing = growth_after_commit(state.samples, state.target_bytes, policy)
         if growing is not None:
             return Ending(Phase.REVERTED, growing.reason, growing.message, growing.floor_bytes)
-        return Ending(Phase.DONE, Reason.SHRUNK, f"calm at {_mib(turn.sample.usage_bytes)} under {_mib(state.target_bytes)}")
+        return Ending(Phase.DONE, Reason.SHRUNK, f"calm at {mib(turn.sample.usage_bytes)} under {mib(state.target_bytes)}")
     if state.is_ours(turn.sample.high_bytes):
         return state, (RestoreHigh(turn.original.high_bytes),)
     return state, ()
@@ -235,10 +235,6 @@ def _terminal(turn: Turn, ending: Ending) -> ShrinkState:
     if floor is not None and limit is not None:
         floor = min(floor, limit)
     return replace(ended, ending=None, touched=False, floor_bytes=floor, guard_bytes=None, previous_guard_bytes=None)
-
-
-def _mib(amount_bytes: float) -> str:
-    return f"{amount_bytes / MIB:.1f} MiB"
 
 
 _PHASES = {

@@ -19,6 +19,11 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
+def mib(amount_bytes: float) -> str:
+    """For messages."""
+    return f"{amount_bytes / MIB:.1f} MiB"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """All that a shrink is judged and paced by. Percentages are of wall time unless the field says otherwise."""

@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from vpa_ippr.actuator.policy import mib
 from vpa_ippr.actuator.pressing_policy import PressingPolicy
 from vpa_ippr.api.node_memory import PressingReason
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +149,10 @@ def _sign(looks: Sequence[Look], killed_at: float, policy: PressingPolicy, ease:
     """The most urgent of the signs that can be seen; ``ease`` is how much easier than usual that is."""
     now = looks[-1]
     if now.at - killed_at < policy.killed_seconds:
-        return PressingReason.OOM_KILLED, f"the kernel killed for want of memory at the limit of {_mib(now.limit_bytes)}"
+        return PressingReason.OOM_KILLED, f"the kernel killed for want of memory at the limit of {mib(now.limit_bytes)}"
     reserve = ease * policy.reserve_bytes(now.limit_bytes)
     if now.need_bytes > now.limit_bytes - reserve:
-        return PressingReason.NEAR_LIMIT, f"needs {_mib(now.need_bytes)} of {_mib(now.limit_bytes)}"
+        return PressingReason.NEAR_LIMIT, f"needs {mib(now.need_bytes)} of {mib(now.limit_bytes)}"
     return _growth_sign(looks, policy, ease) or _stall_sign(looks, policy, ease) or _hits_sign(looks, policy, ease)
 
 
@@ -163,7 +162,7 @@ def _growth_sign(looks: Sequence[Look], policy: PressingPolicy, ease: float) -> 
     room = now.limit_bytes - now.need_bytes
     if growth * lead * ease < room:
         return None
-    what = f"needs {_mib(now.need_bytes)} of {_mib(now.limit_bytes)} and grows by {_mib(growth)}/s: full in {room / growth:.0f} s"
+    what = f"needs {mib(now.need_bytes)} of {mib(now.limit_bytes)} and grows by {mib(growth)}/s: full in {room / growth:.0f} s"
     return PressingReason.WILL_REACH_LIMIT, what
 
 
@@ -177,7 +176,7 @@ def _stall_sign(looks: Sequence[Look], policy: PressingPolicy, ease: float) -> t
     percent = (now.memory_full_us - before.memory_full_us) / (now.at - before.at) / 1e4
     if percent <= policy.stall_full_percent / ease:
         return None
-    return PressingReason.MEMORY_STALL, f"all tasks wait for memory {percent:.1f} % of the time at the limit of {_mib(now.limit_bytes)}"
+    return PressingReason.MEMORY_STALL, f"all tasks wait for memory {percent:.1f} % of the time at the limit of {mib(now.limit_bytes)}"
 
 
 def _hits_sign(looks: Sequence[Look], policy: PressingPolicy, ease: float) -> tuple[PressingReason, str] | None:
@@ -187,7 +186,7 @@ def _hits_sign(looks: Sequence[Look], policy: PressingPolicy, ease: float) -> tu
     rate = (now.limit_hits - before.limit_hits) / (now.at - before.at)
     if rate < policy.hits_per_second / ease:
         return None
-    return PressingReason.LIMIT_HITS, f"needs {_mib(now.need_bytes)} of {_mib(now.limit_bytes)} and reaches that {rate:.0f} times a second"
+    return PressingReason.LIMIT_HITS, f"needs {mib(now.need_bytes)} of {mib(now.limit_bytes)} and reaches that {rate:.0f} times a second"
 
 
 def _since(looks: Sequence[Look], seconds: float) -> Look | None:
@@ -217,7 +216,3 @@ def _steady(looks: Sequence[Look], seconds: float) -> float:
 
 def _slope(before: Look, after: Look) -> float:
     return (after.need_bytes - before.need_bytes) / (after.at - before.at)
-
-
-def _mib(amount_bytes: float) -> str:
-    return f"{amount_bytes / _MIB:.1f} MiB"

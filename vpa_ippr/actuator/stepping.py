@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from vpa_ippr.actuator import signals
 from vpa_ippr.actuator.assess import Sample, bearable_limit
-from vpa_ippr.actuator.policy import MIB, Policy
+from vpa_ippr.actuator.policy import Policy, mib
 from vpa_ippr.actuator.reasons import Reason
 from vpa_ippr.actuator.signals import Signal
 from vpa_ippr.actuator.state import Ending, Pace, Reclaim, ShrinkState, WriteJournal
@@ -47,7 +47,7 @@ def hold(turn: Turn) -> Move:
         return _after_trim(turn).state, ()
     used = max(turn.sample.usage_bytes, turn.sample.peak_bytes)
     if used > _guard_passed_bytes(turn):
-        message = f"usage {_mib(used)} passed the guard {_mib(turn.plan.guard_bytes)}"
+        message = f"usage {mib(used)} passed the guard {mib(turn.plan.guard_bytes)}"
         return hurt(Reason.GUARD_PASSED, message, bearable_limit(used, turn.policy))
     # Not before the look at usage: over the guard there is no guard to set again.
     answered = watch_high(turn)
@@ -55,7 +55,7 @@ def hold(turn: Turn) -> Move:
         return answered
     excess = pod_excess(turn)
     if excess > turn.plan.margin_bytes // 2:
-        return hurt(Reason.POD_MEMORY, f"the pod as a whole uses {_mib(excess)} more than its own limit will leave it")
+        return hurt(Reason.POD_MEMORY, f"the pod as a whole uses {mib(excess)} more than its own limit will leave it")
     watched = _watch_window(turn)
     if isinstance(watched, Ending):
         return watched
@@ -65,7 +65,7 @@ def hold(turn: Turn) -> Move:
 def _interrupted(turn: Turn) -> Move | None:
     signal = signals.hard(turn.state.samples, turn.state.guard_bytes, turn.normal, turn.policy)
     if signal is not None:
-        return hurt(signal.reason, f"{signal.message} at {_mib(turn.sample.usage_bytes)}", turn.achieved_bytes)
+        return hurt(signal.reason, f"{signal.message} at {mib(turn.sample.usage_bytes)}", turn.achieved_bytes)
     return watch_limit(turn)
 
 
@@ -97,7 +97,7 @@ def _next(turn: Turn) -> Move:
     turn = _with_pace(turn, _with_lowest(turn))
     fruitless = turn.pace.steps - turn.pace.lowest_step
     if fruitless >= turn.policy.max_fruitless_steps:
-        message = f"{fruitless} steps came no lower than {_mib(turn.pace.lowest_bytes or 0)}: the rest is in use"
+        message = f"{fruitless} steps came no lower than {mib(turn.pace.lowest_bytes or 0)}: the rest is in use"
         return hurt(Reason.SETTLED_ABOVE, message, turn.achieved_bytes)
     return _take_step(turn)
 
@@ -122,7 +122,7 @@ def _take_step(turn: Turn) -> Result:
         return _wait_for_node(turn)
     amount = allowed
     stepped = replace(pace, steps=pace.steps + 1, asked_bytes=amount, before=turn.sample)
-    message = f"{_mib(usage)} used, goal {_mib(turn.plan.goal_bytes)}"
+    message = f"{mib(usage)} used, goal {mib(turn.plan.goal_bytes)}"
     return _reclaim(replace(turn.state, pace=stepped, reason=Reason.STEPPING, message=message), amount, policy)
 
 
@@ -167,7 +167,7 @@ def _after_reclaim(turn: Turn) -> Move:
         window_from=turn.now,
     )
     if settled.stuck_steps >= policy.stuck_steps:
-        message = f"{settled.stuck_steps} steps in a row freed next to nothing at {_mib(now.usage_bytes)}: pinned, hot or dirty"
+        message = f"{settled.stuck_steps} steps in a row freed next to nothing at {mib(now.usage_bytes)}: pinned, hot or dirty"
         return hurt(Reason.STUCK, message, turn.achieved_bytes)
     if now.usage_bytes <= turn.plan.goal_bytes:
         return _stand(_with_pace(turn, settled))
@@ -225,7 +225,7 @@ def _count_soft(turn: Turn, signal: Signal) -> Turn | Ending:
     if pace.refault_windows >= policy.hard_refault_windows:
         return hurt(Reason.REFAULTS, f"all that was freed came back in {pace.refault_windows} windows in a row", turn.achieved_bytes)
     if count >= policy.max_soft_windows:
-        message = f"settled at {_mib(turn.sample.usage_bytes)} after {count} windows: {signal.message}"
+        message = f"settled at {mib(turn.sample.usage_bytes)} after {count} windows: {signal.message}"
         return hurt(Reason.SETTLED_ABOVE, message, turn.achieved_bytes)
     return _with_pace(turn, replace(pace, soft_windows=count, backoffs=pace.backoffs + 1))
 
@@ -233,7 +233,7 @@ def _count_soft(turn: Turn, signal: Signal) -> Turn | Ending:
 def _stand(turn: Turn) -> Result:
     """At the goal: the final guard, and the stability time begins."""
     standing = replace(turn.pace, stable_since=turn.now, window=turn.sample, window_from=turn.now)
-    state = replace(turn.state, reason=Reason.STABILISING, message=f"at {_mib(turn.sample.usage_bytes)}, must stay calm")
+    state = replace(turn.state, reason=Reason.STABILISING, message=f"at {mib(turn.sample.usage_bytes)}, must stay calm")
     return set_guard(replace(turn, state=replace(state, pace=standing)), turn.policy.page_floor(turn.plan.guard_bytes))
 
 
@@ -256,9 +256,9 @@ def _ready(turn: Turn) -> Result:
         return turn.state, ()
     excess = pod_excess(turn)
     if excess:
-        message = f"the pod as a whole uses {_mib(excess)} more than its own limit will leave it"
+        message = f"the pod as a whole uses {mib(excess)} more than its own limit will leave it"
         return replace(turn.state, reason=Reason.POD_MEMORY, message=message), ()
-    message = f"calm at {_mib(turn.sample.usage_bytes)}; the limit may come down to {_mib(turn.plan.target_bytes)}"
+    message = f"calm at {mib(turn.sample.usage_bytes)}; the limit may come down to {mib(turn.plan.target_bytes)}"
     guarded = _final_guard(turn)
     if guarded is not None:
         return guarded
@@ -304,7 +304,3 @@ def _steal_ratio(before: Sample, now: Sample) -> float | None:
 
 def _with_pace(turn: Turn, pace: Pace) -> Turn:
     return replace(turn, state=replace(turn.state, pace=pace))
-
-
-def _mib(amount_bytes: float) -> str:
-    return f"{amount_bytes / MIB:.1f} MiB"
